@@ -1,0 +1,47 @@
+# Every target sets up what it needs: Python >= 3.11, make and a package index suffice.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: demo test test-all lint docs bench wheel data clean
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+demo: $(READY)  ## SAGDA against FSGDA on real data
+	$(BIN)/python examples/quickstart.py
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: lint  ## format, lint, types, tests and doctests, the docs' links
+	$(BIN)/python -m pytest -n $(WORKERS) -q
+	$(BIN)/mkdocs build --strict --quiet
+
+test-all: lint  ## the same with the long tests
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m ""
+	$(BIN)/mkdocs build --strict --quiet
+
+docs: $(READY)  ## the pages, in site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(READY)  ## ratios of times, measured in one run
+	$(BIN)/python benchmarks/rounds.py
+
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --outdir dist .
+
+data: $(READY)  ## rebuild the embedded a9a from the UCI Adult files
+	$(BIN)/python scripts/build_a9a.py
+
+clean:
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache

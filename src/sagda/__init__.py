@@ -1,0 +1,83 @@
+"""Federated min-max learning: SAGDA, FSGDA and their peers, one text for every engine.
+
+The table of contents: each name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sagda.algorithms import ALGORITHMS as ALGORITHMS
+    from sagda.algorithms import algorithm as algorithm
+    from sagda.algorithms.parallel_sgda import parallel_sgda as parallel_sgda
+    from sagda.algorithms.sagda import fsgda as fsgda
+    from sagda.algorithms.sagda import sagda_i as sagda_i
+    from sagda.algorithms.sagda import sagda_ii as sagda_ii
+    from sagda.core import Algorithm as Algorithm
+    from sagda.core import Objective as Objective
+    from sagda.core import Phase as Phase
+    from sagda.core import Point as Point
+    from sagda.core import Rates as Rates
+    from sagda.core import Turn as Turn
+    from sagda.core import descend_ascend as descend_ascend
+    from sagda.core import loop as loop
+    from sagda.core import zeros_like as zeros_like
+    from sagda.cost import cost as cost
+    from sagda.data.datasets import DATASETS as DATASETS
+    from sagda.data.datasets import Dataset as Dataset
+    from sagda.data.datasets import balanced as balanced
+    from sagda.data.datasets import binary as binary
+    from sagda.data.datasets import load as load
+    from sagda.data.federation import Federation as Federation
+    from sagda.data.federation import Table as Table
+    from sagda.data.partition import PARTITIONS as PARTITIONS
+    from sagda.data.partition import partition as partition
+    from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
+    from sagda.engines.simulate import Progress as Progress
+    from sagda.engines.simulate import Run as Run
+    from sagda.engines.simulate import simulate as simulate
+    from sagda.history import History as History
+    from sagda.method import Method as Method
+    from sagda.method import method as method
+    from sagda.models import Equinox as Equinox
+    from sagda.models import Linear as Linear
+    from sagda.problems import PROBLEMS as PROBLEMS
+    from sagda.problems.auc import AUC as AUC
+    from sagda.problems.base import Problem as Problem
+    from sagda.problems.dro import DRO as DRO
+    from sagda.problems.quadratic import Quadratic as Quadratic
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "sagda.algorithms": "ALGORITHMS algorithm",
+    "sagda.algorithms.parallel_sgda": "parallel_sgda",
+    "sagda.algorithms.sagda": "sagda_i sagda_ii fsgda",
+    "sagda.core": "Algorithm Objective Phase Point Rates Turn descend_ascend loop "
+    "zeros_like",
+    "sagda.cost": "cost",
+    "sagda.data.datasets": "DATASETS Dataset balanced binary load",
+    "sagda.data.federation": "Federation Table",
+    "sagda.data.partition": "PARTITIONS partition",
+    "sagda.engines.simulate": "DivergenceWarning Progress Run simulate",
+    "sagda.history": "History",
+    "sagda.method": "Method method",
+    "sagda.models": "Equinox Linear",
+    "sagda.problems": "PROBLEMS",
+    "sagda.problems.auc": "AUC",
+    "sagda.problems.base": "Problem",
+    "sagda.problems.dro": "DRO",
+    "sagda.problems.quadratic": "Quadratic",
+}
+_WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
+__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'sagda' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,24 @@
+"""The registry: one line per method; tests, docs and commands read it."""
+
+from collections.abc import Callable
+
+from sagda import check
+from sagda.algorithms.parallel_sgda import parallel_sgda
+from sagda.algorithms.sagda import fsgda, sagda_i, sagda_ii
+from sagda.method import Method
+
+ALGORITHMS: dict[str, Callable[..., Method]] = {
+    "sagda-i": sagda_i,
+    "sagda-ii": sagda_ii,
+    "fsgda": fsgda,
+    "parallel-sgda": parallel_sgda,
+}
+
+
+def algorithm(name: str, **parameters) -> Method:
+    """The method of that name with its hyperparameters.
+
+    >>> algorithm("fsgda", local_lr=0.1, local_steps=5).arguments["local_steps"]
+    5
+    """
+    return ALGORITHMS[check.choice("algorithm", name, ALGORITHMS)](**parameters)

@@ -1,0 +1,52 @@
+"""Parallel SGDA: one synchronised step of stochastic gradient descent ascent a round."""
+
+from typing import Literal
+
+from sagda.algorithms.sagda import Iterate
+from sagda.core import Algorithm, Phase, Rates, descend_ascend, loop, zeros_like
+from sagda.method import method
+
+
+@method
+def parallel_sgda(
+    *,
+    local_lr: Rates = Rates(0.01, 0.01),
+    server_lr: Rates = Rates(2.0, 2.0),
+    batches_per_round: int = 1,
+    rate: Literal["local", "product"] = "local",
+) -> Algorithm:
+    """Parallel SGDA: the server steps along the mean of the clients' gradients at z_t.
+
+    1. The server sends z_t; client i in S_t answers with the mean of B stochastic
+       gradients at z_t.
+    2. The server descends on x and ascends on y along the mean answer.
+
+    (The paper prints a minus in both updates; y must ascend.)
+
+    Args:
+        local_lr: the local rates eta_{x,l} and eta_{y,l}.
+        server_lr: the server's rates; used only with `rate="product"`.
+        batches_per_round: B; as many as another method's K to spend the same samples.
+        rate: the step is the `local` rate, as in the paper's figures, or the `product`
+            of local and server rates, which makes it FSGDA with K = 1.
+
+    >>> parallel_sgda(batches_per_round=10).name
+    'parallel-sgda'
+
+    Reference: Lin, Jin, Jordan, "On Gradient Descent Ascent for Nonconvex-Concave
+    Minimax Problems", ICML 2020, with the gradient averaged over clients.
+    """
+
+    def gradient(f, state, memory, turn):
+        add = lambda g, xi: g + f.grad(state.z, xi)
+        samples = f.draw(turn.key("step"), batches_per_round)
+        total = loop(add, zeros_like(state.z), samples)
+        return (1 / batches_per_round) * total, memory
+
+    def update(state, g, share, t):
+        lr, server = local_lr.at(t), server_lr.at(t)
+        if rate == "product":
+            lr = Rates(lr.x * server.x, lr.y * server.y)
+        return Iterate(descend_ascend(state.z, g, lr))
+
+    return Algorithm(Iterate, (Phase("local", gradient, update),))

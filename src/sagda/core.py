@@ -1,0 +1,160 @@
+"""Points, phases and the round: all that algorithms and engines share."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sagda.keys import Key, key_of
+from sagda.pytree import register
+
+PyTree = Any
+Sample = PyTree  # the paper's xi: what one stochastic gradient is taken on
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Point:
+    """z = (x, y): an iterate, or a gradient or direction there.
+
+    Both halves are pytrees of arrays; plain operators, so that any array type with
+    `+`, `-` and `*` will do.
+    """
+
+    x: PyTree
+    y: PyTree
+
+    def __add__(self, other: "Point") -> "Point":
+        return jax.tree.map(lambda a, b: a + b, self, other)
+
+    def __sub__(self, other: "Point") -> "Point":
+        return jax.tree.map(lambda a, b: a - b, self, other)
+
+    def __rmul__(self, c: Any) -> "Point":
+        return jax.tree.map(lambda a: c * a, self)
+
+
+@register
+@dataclass(frozen=True)
+class Rates:
+    """A pair of step sizes (eta_x, eta_y), each a number or a function of the round.
+
+    >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
+    Rates(x=0.1, y=0.1)
+    """
+
+    x: Any
+    y: Any
+
+    def at(self, t: Any) -> "Rates":
+        """The two numbers of round `t`."""
+        value = lambda eta: eta(t) if callable(eta) else eta
+        return Rates(value(self.x), value(self.y))
+
+    def __mul__(self, d: Point) -> Point:
+        scale = lambda eta, tree: jax.tree.map(lambda a: eta * a, tree)
+        return Point(scale(self.x, d.x), scale(self.y, d.y))
+
+
+def zeros_like(z: PyTree) -> Any:
+    """A tree of zeros, shaped as `z`."""
+    return jax.tree.map(jnp.zeros_like, z)
+
+
+def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
+    """x - eta_x d_x and y + eta_y d_y: the one place that knows the signs."""
+    return z + Rates(-lr.x, lr.y) * d
+
+
+def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
+    """z after `z = step(z, xi)` for each xi in turn: a client's K local steps."""
+    return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
+
+
+class Objective(abc.ABC):
+    """f_i, one client's objective, as an algorithm sees it."""
+
+    @abc.abstractmethod
+    def draw(self, key: Key, count: int | None = None) -> Sample:
+        """One xi, or xi_1, ..., xi_count on a leading axis; equal keys, equal draws."""
+
+    @abc.abstractmethod
+    def whole(self, key: Key) -> Sample:
+        """The sample that holds every local row."""
+
+    @abc.abstractmethod
+    def grad(self, z: Point, xi: Sample) -> Point:
+        """(grad_x f_i, grad_y f_i) at `z`, on the sample `xi`."""
+
+    @abc.abstractmethod
+    def project(self, z: Point) -> Point:
+        """The feasible point nearest to `z`."""
+
+    def step(self, z: Point, d: Point, lr: Rates) -> Point:
+        """Descent on x and ascent on y along `d`, projected."""
+        return self.project(descend_ascend(z, d, lr))
+
+
+class Turn(NamedTuple):
+    """What a client knows of its turn: the round, and the root of its randomness."""
+
+    round: Any
+    root: Key
+
+    def key(self, purpose: str) -> Key:
+        """One key per purpose: equal purposes are equal samples in every algorithm."""
+        return key_of(self.root, purpose)
+
+
+def keep(memory: PyTree, reply: PyTree) -> PyTree:
+    """The memory as it was."""
+    return memory
+
+
+class Phase(NamedTuple):
+    """One exchange: the server broadcasts, a cohort works, its mean reply returns.
+
+    `kept` starts each round as the client's memory, passes from phase to phase and
+    ends with the round; the memory itself changes only by `renew`, which client,
+    server and simulator can all compute.
+    """
+
+    name: str
+    client: Callable  # (f, message, kept, turn) -> (reply, kept)
+    server: Callable  # (state, mean reply, share of all clients in it, t) -> state
+    broadcast: Callable = lambda state: state  # state -> message: all that goes down
+    renew: Callable = keep  # (memory, reply) -> memory
+    resample: bool = False  # draw a fresh cohort instead of keeping the round's
+    delta: Callable | None = None  # reply -> z_i^{K+1} - z_t, where a reply tells it
+
+
+class Algorithm(NamedTuple):
+    """A round is the phases in order; the functions make what outlives a phase."""
+
+    init: Callable  # z -> the server's state, a NamedTuple with a field `z`
+    phases: tuple[Phase, ...]
+    memory: Callable = lambda z: ()  # z -> what a client keeps between rounds
+    opening: tuple[Phase, ...] = ()  # once, with every client, before round 0
+    mean: str | None = None  # the field of the state that is the mean of all memories
+
+
+def run_round(
+    phases: tuple[Phase, ...],
+    state: Any,
+    exchange: Callable,
+    carry: Any,
+    project: Callable[[Point], Point],
+    t: Any,
+) -> tuple[Any, Any]:
+    """One round; `exchange(phase, message, carry)` is all that an engine supplies.
+
+    Returns the server's state and the engine's carry after the last phase.
+    """
+    for phase in phases:
+        mean, share, carry = exchange(phase, phase.broadcast(state), carry)
+        state = phase.server(state, mean, share, t)
+        state = state._replace(z=project(state.z))
+    return state, carry

@@ -1,0 +1,1 @@
+"""Tables, data sets, partitions, and the clients' objectives made of them."""

@@ -1,0 +1,150 @@
+"""Data sets: a9a (in the package), MNIST, digits, and files of one's own."""
+
+import bz2
+import io
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda import check
+from sagda.data.federation import Table
+from sagda.data.files import read_file
+from sagda.data.mnist import read_mnist
+from sagda.data.partition import generator
+
+
+class Dataset(NamedTuple):
+    """A table to train on and, where there is one, a table to test on."""
+
+    name: str
+    train: Table
+    test: Table | None = None
+
+
+def binary(table: Table, positive: Any = None) -> Table:
+    """Labels as +1 for the class `positive` and -1 for the rest.
+
+    With two classes of numbers `positive` may be left out: it is the larger one.
+    """
+    classes = np.unique(table.label)
+    if len(classes) < 2:
+        raise ValueError(
+            f"labels must be of two classes or more, found only {classes[0]!s}."
+        )
+    if positive is None:
+        if len(classes) > 2 or classes.dtype.kind not in "fiu":
+            shown = ", ".join(map(str, classes[:10]))
+            raise ValueError(
+                f"`positive` must name the positive class when labels are not two "
+                f"numbers, found {len(classes)} classes: {shown}."
+            )
+        positive = classes[-1]
+    elif positive not in classes:
+        shown = ", ".join(map(str, classes[:10]))
+        raise ValueError(f"`positive` must be one of the labels {shown}, got {positive}.")
+    label = np.where(table.label == positive, 1.0, -1.0).astype(np.float32)
+    return table._replace(label=label, origin=table.label)
+
+
+def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
+    """`per_class` rows of each class, drawn at random."""
+    check.integer("per_class", per_class, low=1)
+    rng, chosen = generator(seed, "balanced"), []
+    for label in np.unique(table.label):
+        rows = np.flatnonzero(table.label == label)
+        if len(rows) < per_class:
+            raise ValueError(
+                f"`per_class` must be at most {len(rows)}, the rows of class {label:g}, "
+                f"got {per_class}."
+            )
+        chosen.append(rng.permutation(rows)[:per_class])
+    order = np.sort(np.concatenate(chosen))
+    return Table(*(None if c is None else c[order] for c in table))
+
+
+def load_a9a() -> Dataset:
+    """a9a: 123 binary features of census rows, +1 for an income above 50,000.
+
+    32,561 rows to train on and 16,281 to test on; part of the package.
+
+    >>> load_a9a().train.features.shape
+    (32561, 123)
+    """
+    from sklearn.datasets import load_svmlight_file
+
+    def part(name: str) -> Table:
+        packed = resources.files("sagda.data").joinpath("embedded", name).read_bytes()
+        text = io.BytesIO(bz2.decompress(packed))
+        features, label = load_svmlight_file(text, n_features=123, dtype=np.float32)[:2]
+        return Table(features.toarray(), label.astype(np.float32))  # type: ignore[union-attr] # scikit-learn's stub lacks the sparse type
+
+    return Dataset("a9a", part("a9a.bz2"), part("a9a.t.bz2"))
+
+
+def load_digits(positive: int | None = None) -> Dataset:
+    """scikit-learn's 8 x 8 digits, a small stand-in for MNIST: 1,437 and 360 rows."""
+    from sklearn.datasets import load_digits as digits
+
+    pixels, label = digits(return_X_y=True)
+    table = Table((pixels / 16).astype(np.float32), label.astype(np.float32))
+    if positive is not None:
+        table = binary(table, positive)
+    cut = lambda rows: Table(*(None if c is None else c[rows] for c in table))
+    return Dataset("digits", cut(slice(1437)), cut(slice(1437, None)))
+
+
+def load_mnist(
+    positive: int | None = None, directory: str | Path | None = None
+) -> Dataset:
+    """MNIST, 60,000 and 10,000 images of 784 pixels in [0, 1].
+
+    Args:
+        positive: the digit against the rest; labels stay 0 to 9 without it.
+        directory: where the IDX files are, by default `SAGDA_DATA_DIR`; without either
+            they are downloaded once, checked and kept.
+    """
+    parts = {
+        part: Table((pixels / np.float32(255)).reshape(-1, 784), label)
+        for part, (pixels, label) in read_mnist(directory).items()
+    }
+    if positive is not None:
+        parts = {part: binary(table, positive) for part, table in parts.items()}
+    return Dataset("mnist", parts["train"], parts["t10k"])
+
+
+def load_file(
+    path: str | Path, *, label: str = "label", client: str | None = None, positive=None
+) -> Dataset:
+    """A file of one's own: CSV, NPZ or LIBSVM, by its ending (`sagda.data.files`).
+
+    Args:
+        path: the file.
+        label: the label column (CSV) or array (NPZ).
+        client: the column or array that says who holds the row; `qid` in LIBSVM.
+        positive: the label of the positive class; see `binary`.
+    """
+    path = Path(path)
+    return Dataset(path.stem, binary(read_file(path, label, client), positive))
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "a9a": load_a9a,
+    "mnist": load_mnist,
+    "digits": load_digits,
+}
+
+
+def load(name: str | Path, **options) -> Dataset:
+    """The data set of that name, or the file of that path.
+
+    >>> load("digits", positive=1).name
+    'digits'
+    """
+    if str(name) in DATASETS:
+        return DATASETS[str(name)](**options)
+    if isinstance(name, Path) or Path(name).suffix or Path(name).exists():
+        return load_file(name, **options)
+    return DATASETS[check.choice("data", name, DATASETS)](**options)

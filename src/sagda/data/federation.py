@@ -1,0 +1,87 @@
+"""`Table` and `Federation`: rows of data, and which client holds which of them."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sagda.core import PyTree
+
+
+class Table(NamedTuple):
+    """Rows of a classification problem."""
+
+    features: Any  # [rows, d]
+    label: Any  # [rows]; -1 and +1, or class numbers before `binary`
+    origin: Any = None  # [rows], the class before it was made binary, if it was
+    client: Any = None  # [rows], who holds the row, where the data say so
+    position: Any = None  # [rows], the number of the row within its client
+
+
+class Federation(NamedTuple):
+    """One table sorted by client: client i holds rows start[i] to start[i] + size[i]."""
+
+    data: Any  # columns, [rows used, ...]
+    order: np.ndarray  # [rows used], each row's number in the table it came from
+    start: np.ndarray  # [clients]
+    size: np.ndarray  # [clients]
+    names: np.ndarray | None = None  # [clients], where the data name them
+
+    @classmethod
+    def of(cls, table: PyTree, order: np.ndarray, size: np.ndarray) -> "Federation":
+        """Clients take the rows `order` of `table` one after the other, `size[i]` each."""
+        order, size = np.asarray(order, np.int64), np.asarray(size, np.int64)
+        if len(size) == 0 or size.min() < 1:
+            raise ValueError("every client must hold at least one row.")
+        if len(order) != size.sum():
+            raise ValueError(
+                f"client sizes add up to {size.sum()}, but {len(order)} rows are given."
+            )
+        if len(np.unique(order)) != len(order):
+            raise ValueError("a row may belong to one client only.")
+        start = np.cumsum(size) - size
+        data = jax.tree.map(lambda column: np.asarray(column)[order], table)
+        if isinstance(data, Table):
+            position = np.arange(len(order)) - np.repeat(start, size)
+            data = data._replace(position=position.astype(np.int32))
+        return cls(data, order, start, size)
+
+    @property
+    def clients(self) -> int:
+        """M."""
+        return len(self.size)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """[rows used], the client of each row."""
+        return np.repeat(np.arange(self.clients), self.size)
+
+    @property
+    def weight(self) -> np.ndarray:
+        """[rows used], 1 / (M n_i): `weight @ values` is a mean of client means."""
+        return np.repeat(1 / (self.clients * self.size), self.size)
+
+    @property
+    def hash(self) -> str:
+        """Names the split: equal hashes, equal rows for every client."""
+        digest = hashlib.sha256(self.size.astype("<i8").tobytes())
+        digest.update(self.order.astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+
+def share_of_positives(federation: Federation) -> float:
+    """tau, a mean over clients; refuses labels other than -1 and +1, and one class."""
+    label = federation.data.label
+    found = np.unique(label)
+    if not np.isin(found, (-1, 1)).all():
+        raise ValueError(
+            f"labels must be -1 and +1, found {len(found)} classes from {found[0]:g} to "
+            f"{found[-1]:g}; name the positive one with `positive=` when loading."
+        )
+    if len(found) < 2:
+        raise ValueError(
+            f"labels must be of both classes, found only {found[0]:+g}; check the label "
+            "column or the partition."
+        )
+    return float(federation.weight @ (label > 0))

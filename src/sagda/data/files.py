@@ -1,0 +1,186 @@
+"""Readers for files of one's own; a mistake in a file is named with its line.
+
+| ending                                | format |
+|---------------------------------------|--------|
+| `.csv`                                | a header line, then numbers; any column may be the label or the client |
+| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
+| `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
+
+LIBSVM files may be packed (`.bz2`, `.gz`).
+"""  # noqa: E501 - the table reads better unbroken
+
+import bz2
+import csv
+import gzip
+import io
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from sagda.data.federation import Table
+
+LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
+
+
+def read_file(path: Path, label: str, client: str | None) -> Table:
+    """The table in `path`, labels as they stand there."""
+    if not path.is_file():
+        raise ValueError(f"data file {path} does not exist.")
+    packed = path.suffix in (".bz2", ".gz")
+    suffix = path.with_suffix("").suffix if packed else path.suffix
+    if suffix == ".csv" and not packed:
+        return read_csv(path, label, client)
+    if suffix == ".npz" and not packed:
+        return read_npz(path, label, client)
+    if suffix in LIBSVM:
+        return read_libsvm(path, client)
+    raise ValueError(
+        f"data file {path} must end in .csv, .npz or .libsvm (or .svm, .svmlight, .t, "
+        "packed or not) to show its format."
+    )
+
+
+def read_csv(path: Path, label: str, client: str | None) -> Table:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file)
+        header = [name.strip() for name in next(lines, [])]
+        for wanted in filter(None, (label, client)):
+            if wanted not in header:
+                raise ValueError(
+                    f"{path}, line 1: no column {wanted!r} among {', '.join(header)}."
+                )
+        aside = {label, client}
+        numbers, others = [], {name: [] for name in aside if name}
+        for cells in lines:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise ValueError(
+                    f"{path}, line {lines.line_num}: expected {len(header)} cells as in "
+                    f"the header, found {len(cells)}."
+                )
+            row = dict(zip(header, cells, strict=True))
+            for name, column in others.items():
+                if not row[name].strip():
+                    raise ValueError(
+                        f"{path}, line {lines.line_num}: column {name!r} is empty."
+                    )
+                column.append(row[name].strip())
+            numbers.append(
+                [
+                    _number(cell, f"{path}, line {lines.line_num}: column {name!r}")
+                    for name, cell in row.items()
+                    if name not in aside
+                ]
+            )
+    if not numbers or not numbers[0]:
+        raise ValueError(f"{path} must hold a header and at least one row of features.")
+    return Table(
+        np.array(numbers, np.float32),
+        _numbers_or_names(others[label]),
+        client=np.array(others[client]) if client else None,
+    )
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise ValueError(f"{where} must be a number, found {cell!r}.") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{where} must be finite, found {cell!r}.")
+    return value
+
+
+def _numbers_or_names(cells: list[str]) -> np.ndarray:
+    try:
+        return np.array(cells, np.float32)
+    except ValueError:
+        return np.array(cells)
+
+
+def read_npz(path: Path, label: str, client: str | None) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            columns = {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not an NPZ file of plain arrays: {error}") from None
+    for wanted in filter(None, ("features", label, client)):
+        if wanted not in columns:
+            found = ", ".join(columns) or "none"
+            raise ValueError(f"{path}: no array {wanted!r}, found {found}.")
+    features, labels = columns["features"], columns[label]
+    if features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{path}: `features` must be numbers of shape (rows, d), found "
+            f"{features.dtype} of shape {features.shape}."
+        )
+    rows = len(features)
+    for name in filter(None, (label, client)):
+        if columns[name].shape != (rows,):
+            raise ValueError(
+                f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
+                f"found {columns[name].shape}."
+            )
+    bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(bad):
+        raise ValueError(f"{path}: `features` must be finite, row {bad[0]} is not.")
+    if labels.dtype.kind in "fiub":
+        labels = labels.astype(np.float32)
+    who = None if client is None else columns[client]
+    return Table(features.astype(np.float32), labels, client=who)
+
+
+def read_libsvm(path: Path, client: str | None) -> Table:
+    from sklearn.datasets import load_svmlight_file
+
+    if client not in (None, "qid"):
+        raise ValueError(
+            f"`client` must be 'qid' for a LIBSVM file, which has no columns, got "
+            f"{client!r}."
+        )
+    packed = path.read_bytes()
+    unpack = {".bz2": bz2.decompress, ".gz": gzip.decompress}.get(path.suffix, bytes)
+    try:
+        text = unpack(packed)
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be unpacked: {error}") from None
+    try:
+        parts = load_svmlight_file(
+            io.BytesIO(text), dtype=np.float32, zero_based=False, query_id=bool(client)
+        )
+    except (ValueError, OverflowError) as error:
+        raise ValueError(_first_bad_line(path, text) or f"{path}: {error}") from None
+    features, label = parts[0].toarray(), parts[1].astype(np.float32)  # type: ignore[union-attr] # the stub lacks the sparse type
+    if len(label) == 0 or not np.isfinite(features).all():
+        raise ValueError(
+            _first_bad_line(path, text) or f"{path} must hold at least one row."
+        )
+    return Table(features, label, client=parts[2] if client else None)
+
+
+def _first_bad_line(path: Path, text: bytes) -> str | None:
+    """What is wrong with the first line that is not `label index:value ...`."""
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        label, *pairs = line.split("#")[0].split() or [""]
+        where = f"{path}, line {number}"
+        if not label:
+            continue
+        try:
+            _number(label, f"{where}: the label")
+            last = 0
+            for pair in pairs:
+                index, colon, value = pair.partition(":")
+                if index == "qid" and colon:
+                    continue
+                if not colon or not index.isdecimal():
+                    return f"{where}: expected index:value, found {pair!r}."
+                if int(index) <= last:
+                    return f"{where}: indices must rise from 1, found {pair!r}."
+                _number(value, f"{where}: the value of feature {index}")
+                last = int(index)
+        except ValueError as error:
+            return str(error)
+    return None

@@ -1,0 +1,86 @@
+"""MNIST's IDX files: from a directory, or downloaded once and checked."""
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+SHA256 = {
+    "train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+}
+
+
+def read_mnist(
+    directory: str | Path | None = None, url: str = URL
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Pixels and labels of the parts `train` and `t10k`."""
+    images = ["train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"]
+    return {
+        name.split("-")[0]: (
+            read_idx(find(name, directory, url)),
+            read_idx(find(name.replace("images-idx3", "labels-idx1"), directory, url)),
+        )
+        for name in images
+    }
+
+
+def find(name: str, directory: str | Path | None, url: str) -> Path:
+    """The file in `directory`, in `SAGDA_DATA_DIR`, or from the network."""
+    given = directory or os.environ.get("SAGDA_DATA_DIR")
+    if given:
+        for folder in (Path(given), Path(given) / "mnist"):
+            for path in (folder / name, folder / name.removesuffix(".gz")):
+                if path.is_file():
+                    return path
+    if directory:
+        raise ValueError(
+            f"`directory` must hold MNIST's IDX files, but {name} is not in "
+            f"{directory}; leave it out to download them."
+        )
+    return download(name, url)
+
+
+def download(name: str, url: str) -> Path:
+    import pooch
+
+    cache = pooch.os_cache("sagda") / "mnist"
+    try:
+        path = pooch.retrieve(
+            url + name, known_hash=f"sha256:{SHA256[name]}", fname=name, path=cache
+        )
+    except Exception as error:  # requests and pooch raise many kinds; all mean the same
+        raise ValueError(
+            f"MNIST's {name} could not be downloaded from {url} ({error}); put the four "
+            "IDX files in a directory and name it in SAGDA_DATA_DIR."
+        ) from error
+    return Path(path)
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An array of bytes in IDX format, gzipped or not."""
+    packed = path.read_bytes()
+    known = SHA256.get(path.name)
+    if known and hashlib.sha256(packed).hexdigest() != known:
+        raise ValueError(f"{path} is not MNIST's {path.name}: its sha256 differs.")
+    content = gzip.decompress(packed) if path.suffix == ".gz" else packed
+    axes = content[3] if len(content) > 4 else 0
+    header = 4 + 4 * axes
+    shape = np.frombuffer(content[4:header], ">u4").astype(int)
+    if content[:3] != b"\0\0\x08" or len(content) != header + shape.prod():
+        raise ValueError(f"{path} is not an IDX file of bytes, or it is cut off.")
+    values = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return values.astype(np.float32) if axes == 1 else values

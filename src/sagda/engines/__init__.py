@@ -1,0 +1,1 @@
+"""Engines: each supplies `exchange`, and so runs every algorithm."""

@@ -1,0 +1,113 @@
+"""`@method`: an algorithm's factory, checked where it is called, built where it runs."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, get_args, get_type_hints
+
+import jax
+
+from sagda import check
+from sagda.core import Algorithm, Rates
+from sagda.pytree import split
+
+P = ParamSpec("P")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Method:
+    """An algorithm with its hyperparameters.
+
+    Engines call `build` inside their compiled programs, so rates are arguments of
+    those programs: a run with other rates compiles nothing.
+    """
+
+    def __init__(self, factory: Callable[..., Algorithm], arguments: Mapping[str, Any]):
+        self.factory = factory
+        self.arguments = dict(arguments)
+        self.dynamic, self.fixed = split(self.arguments)
+
+    @property
+    def name(self) -> str:
+        """The factory's name as users write it, such as `sagda-i`."""
+        return self.factory.__name__.replace("_", "-")
+
+    def build(self) -> Algorithm:
+        return self.factory(**self.arguments)
+
+    def tree_flatten_with_keys(self):
+        key = jax.tree_util.DictKey
+        leaves = [(key(name), self.arguments[name]) for name in self.dynamic]
+        return leaves, (self.factory, self.dynamic, self.fixed)
+
+    @classmethod
+    def tree_unflatten(cls, structure, leaves):
+        self = object.__new__(cls)
+        self.factory, self.dynamic, self.fixed = structure
+        self.arguments = dict(zip(self.dynamic, leaves, strict=True))
+        self.arguments |= dict(self.fixed)
+        return self
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in self.arguments.items())
+        return f"{self.factory.__name__}({given})"
+
+
+def rates(name: str, value: Any) -> Rates:
+    """`value` as checked rates: a `Rates`, a pair, or one number for both halves."""
+    if isinstance(value, Rates):
+        x, y = value.x, value.y
+    elif isinstance(value, tuple | list):
+        if len(value) != 2:
+            raise ValueError(
+                f"`{name}` must be one rate or a pair (x, y), got {len(value)} values."
+            )
+        x, y = value
+    else:
+        x = y = value
+
+    def checked(half: str, eta: Any) -> Any:
+        # Traced rates (a sweep inside a program) have no value to look at.
+        if callable(eta) or isinstance(eta, jax.core.Tracer):
+            return eta
+        eta = eta.item() if hasattr(eta, "item") else eta
+        return check.positive(f"{name} ({half})", eta)
+
+    return Rates(checked("x", x), checked("y", y))
+
+
+def method(factory: Callable[P, Algorithm]) -> Callable[P, Method]:
+    """Turn a factory of keyword hyperparameters into a maker of checked `Method`s.
+
+    The annotations say what is checked: `Rates` are positive and finite (one number or
+    a pair will do), `int`s are at least one, a `Literal` is one of its values, a
+    `float` is finite.
+    """
+    hints = get_type_hints(factory)
+    signature = inspect.signature(factory)
+
+    def checked(name: str, value: Any) -> Any:
+        hint = hints.get(name)
+        if hint is Rates:
+            return rates(name, value)
+        if hint is int:
+            return check.integer(name, value, low=1)
+        if hint is float:
+            traced = isinstance(value, jax.core.Tracer)
+            return value if traced else check.real(name, value)
+        if get_args(hint) and all(isinstance(a, str) for a in get_args(hint)):
+            return check.choice(name, value, get_args(hint))
+        return value
+
+    @functools.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Method:
+        for name in kwargs:
+            check.choice(
+                f"parameter of {factory.__name__}", name, signature.parameters
+            )
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: checked(name, v) for name, v in bound.arguments.items()}
+        return Method(factory, arguments)
+
+    return make

@@ -1,0 +1,12 @@
+"""The registry of problems: one line each; tests, docs and commands read it."""
+
+from sagda.problems.auc import AUC
+from sagda.problems.base import Problem
+from sagda.problems.dro import DRO
+from sagda.problems.quadratic import Quadratic
+
+PROBLEMS: dict[str, type[Problem]] = {
+    "auc": AUC,
+    "dro": DRO,
+    "quadratic": Quadratic,
+}

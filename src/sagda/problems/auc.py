@@ -1,0 +1,83 @@
+"""AUC maximisation by the square surrogate, as a min-max problem (Ying et al. 2016)."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sagda import check
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation, share_of_positives
+from sagda.keys import Key, key_of
+from sagda.models import Linear, Model
+from sagda.problems.base import Problem
+
+
+class Scorer(NamedTuple):
+    """x: the model's parameters and the centres of the two classes' scores."""
+
+    model: PyTree
+    c_1: Any
+    c_2: Any
+
+
+@dataclass(frozen=True)
+class AUC(Problem):
+    """x = (model, c_1, c_2), y = lambda; h is the model's score and tau the positives.
+
+    Per row, with 1_+ and 1_- for its class:
+
+    (1 - tau) (h - c_1)^2 1_+  +  tau (h - c_2)^2 1_-
+    + 2 (1 + lambda) (tau h 1_-  -  (1 - tau) h 1_+)  -  tau (1 - tau) lambda^2
+
+    Strongly concave in lambda with modulus 2 tau (1 - tau). A client whose rows are of
+    one class only misses one of c_1, c_2 altogether.
+
+    Args:
+        model: h_x, linear by default; see `sagda.models`.
+        tau: the share of positives over all clients, in (0, 1).
+    """
+
+    model: Model
+    tau: float
+
+    def __post_init__(self) -> None:
+        check.positive("tau", self.tau)
+        check.real("tau", self.tau, high=1)
+
+    @classmethod
+    def of(cls, federation: Federation, model: Model | None = None) -> "AUC":
+        """The problem on this data: tau counted over clients, a linear scorer."""
+        tau = share_of_positives(federation)
+        return cls(model or Linear(federation.data.features.shape[1]), tau)
+
+    def check(self, federation: Federation) -> None:
+        share_of_positives(federation)
+
+    def init(self, key: Key) -> Point:
+        c_1, c_2 = 0.1 * jax.random.normal(key_of(key, "centres"), (2,))
+        return Point(Scorer(self.model.init(key), c_1, c_2), jnp.zeros(()))
+
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        (model, c_1, c_2), lam, tau = z.x, z.y, self.tau
+        h = self.model.apply(model, batch.features)
+        positive = (batch.label > 0).astype(h.dtype)
+        negative = 1 - positive
+        return (
+            (1 - tau) * (h - c_1) ** 2 * positive
+            + tau * (h - c_2) ** 2 * negative
+            + 2 * (1 + lam) * (tau * h * negative - (1 - tau) * h * positive)
+            - tau * (1 - tau) * lam**2
+        )
+
+    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
+        """lambda* = E[h 1_-] / (1 - tau) - E[h 1_+] / tau."""
+        h = self.model.apply(x.model, rows.features)
+        positive = rows.label > 0
+        on_positives = weight @ jnp.where(positive, h, 0)
+        on_negatives = weight @ jnp.where(positive, 0, h)
+        return on_negatives / (1 - self.tau) - on_positives / self.tau
+
+    def score(self, x: PyTree, rows: Any) -> jax.Array:
+        return self.model.apply(x.model, rows.features)

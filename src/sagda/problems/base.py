@@ -1,0 +1,61 @@
+"""`Problem`: what makes f_i from rows of data, and Phi from the whole of it."""
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation
+from sagda.keys import Key
+from sagda.pytree import register
+
+
+@dataclass(frozen=True)
+class Problem(abc.ABC):
+    """min over x, max over y, of the clients' mean of f_i(x, y).
+
+    f_i is the mean of `loss` over client i's rows. A problem is a frozen dataclass:
+    its floats and arrays are arguments of compiled programs, its whole numbers, names
+    and functions shape them. Only `init` and `loss` must be written.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
+    @abc.abstractmethod
+    def init(self, key: Key) -> Point:
+        """(x_0, y_0)."""
+
+    @abc.abstractmethod
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        """One value per row of `batch`, whose mean is f_i; `key` for a loss with noise.
+
+        `batch` has the columns of the federation's table, `position` among them: the
+        number of each row within its client.
+        """
+
+    def check(self, federation: Federation) -> None:
+        """Raise a `ValueError` if this problem cannot run on that data."""
+        return None
+
+    def project(self, z: Point) -> Point:
+        """The feasible point nearest to `z`; every point is feasible by default."""
+        return z
+
+    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
+        """argmax over y of f(x, y) in closed form, or None to have it solved.
+
+        `weight @ values` is the mean over clients of client means of per-row values.
+        """
+        return None
+
+    def score(self, x: PyTree, rows: Any) -> jax.Array | None:
+        """One score per row, higher for the positive class: what AUC is taken of."""
+        return None
+
+    def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """More columns for the history."""
+        return {}

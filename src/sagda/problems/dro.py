@@ -1,0 +1,85 @@
+"""Distributionally robust logistic regression with a non-convex regulariser."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sagda import check
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation, share_of_positives
+from sagda.keys import Key
+from sagda.problems.base import Problem
+
+
+@dataclass(frozen=True)
+class DRO(Problem):
+    """x weighs features, y_j weighs the j-th row of every client; both unconstrained.
+
+    Per row j of client i, with l_ij = log(1 + exp(-b_ij <a_ij, x>)):
+
+    y_j l_ij - V(y) + g(x),   V(y) = lambda_1 / 2 ||n y - 1||^2,
+    g(x) = lambda_2 sum_k alpha x_k^2 / (1 + alpha x_k^2)
+
+    With the paper's lambda_1 = 1/n^2 the objective is 1-strongly concave in y, and the
+    loss enters with weights near 1/n: gradients in x are small by that factor.
+
+    Args:
+        features: d, the entries of x.
+        samples: n, the entries of y: the rows of the largest client.
+        lambda_1: weight of V; 1/n^2 if None.
+        lambda_2: weight of g.
+        alpha: shape of g.
+    """
+
+    features: int
+    samples: int
+    lambda_1: float | None = None
+    lambda_2: float = 1e-3
+    alpha: float = 10.0
+
+    @classmethod
+    def of(cls, federation: Federation, **constants: float) -> "DRO":
+        """The problem on this data, with the paper's constants unless others are given."""
+        features = federation.data.features.shape[1]
+        return cls(features, int(federation.size.max()), **constants)
+
+    def __post_init__(self) -> None:
+        check.integer("features", self.features, low=1)
+        check.integer("samples", self.samples, low=1)
+
+    def check(self, federation: Federation) -> None:
+        share_of_positives(federation)
+        if federation.size.max() > self.samples:
+            raise ValueError(
+                f"`samples` must be at least the {federation.size.max()} rows of the "
+                f"largest client, got {self.samples}; `DRO.of(federation)` counts them."
+            )
+
+    @property
+    def pull(self) -> Any:
+        """n^2 lambda_1: V(y) = pull / 2 ||y - 1/n||^2, so also the modulus in y."""
+        return 1.0 if self.lambda_1 is None else self.samples**2 * self.lambda_1
+
+    def init(self, key: Key) -> Point:
+        x = 0.1 * jax.random.normal(key, (self.features,))
+        return Point(x, jnp.full((self.samples,), 1 / self.samples))
+
+    def logistic(self, x: jax.Array, rows: Any) -> jax.Array:
+        return jax.nn.softplus(-rows.label * (rows.features @ x))
+
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        square = self.alpha * z.x**2
+        g = self.lambda_2 * jnp.sum(square / (1 + square))
+        V = self.pull / 2 * jnp.sum((z.y - 1 / self.samples) ** 2)
+        return z.y[batch.position] * self.logistic(z.x, batch) - V + g
+
+    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
+        """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""
+        shares = weight * self.logistic(x, rows)
+        total = jnp.zeros(self.samples, shares.dtype).at[rows.position].add(shares)
+        return 1 / self.samples + total / self.pull
+
+    def score(self, x: PyTree, rows: Any) -> jax.Array:
+        return rows.features @ x

@@ -1,0 +1,184 @@
+"""Quadratic saddles with a known solution: the bench on which methods are compared."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda import check
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation
+from sagda.keys import Key, key_of, root_key
+from sagda.problems.base import Problem
+
+
+class Coefficients(NamedTuple):
+    """One row: x'Ax/2 + x'By - y'Cy/2 + a'x + b'y."""
+
+    A: Any
+    B: Any
+    C: Any
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class Quadratic(Problem):
+    """f_i(x, y) = x'A_i x/2 + x'B_i y - y'C_i y/2 + a_i'x + b_i'y.
+
+    Made by `Quadratic.make`, with its data; `smoothness` and `mu` hold exactly.
+
+    Args:
+        x_dim: entries of x.
+        y_dim: entries of y.
+        smoothness: L_f, the largest curvature of any client.
+        mu: the PL constant of the mean in y.
+        solution: (x*, y*); of all maximisers y*, the shortest.
+    """
+
+    x_dim: int
+    y_dim: int
+    smoothness: float
+    mu: float
+    solution: Point
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        clients: int = 20,
+        samples: int = 10,
+        x_dim: int = 10,
+        y_dim: int = 5,
+        smoothness: float = 2.0,
+        mu: float = 0.5,
+        heterogeneity: float = 1.0,
+        noise: float = 0.0,
+        nonconvex_clients: bool = False,
+        strongly_concave: bool = True,
+        seed: int = 0,
+    ) -> tuple["Quadratic", Federation]:
+        """A random problem and its federation.
+
+        Args:
+            clients: M.
+            samples: rows per client.
+            x_dim: entries of x.
+            y_dim: entries of y.
+            smoothness: L_f, at least `mu`.
+            mu: modulus of strong concavity, or the PL constant without it.
+            heterogeneity: root mean square over clients of the distance between
+                grad f_i and grad f at the solution, in x and in y each.
+            noise: root mean square distance between a row's gradient and its client's,
+                in x and in y each.
+            nonconvex_clients: give the clients, but for the last of an odd number,
+                indefinite A_i; their mean stays positive definite.
+            strongly_concave: if False, the Hessian in y is singular: f is flat along
+                some direction of y, yet PL with constant `mu`.
+            seed: which problem.
+
+        >>> problem, federation = Quadratic.make(clients=4, smoothness=3.0, mu=1.0)
+        >>> problem.smoothness, problem.mu, len(federation.size)
+        (3.0, 1.0, 4)
+        """
+        check.integer("clients", clients, low=1)
+        check.integer("samples", samples, low=1 if noise == 0 else 2)
+        check.integer("x_dim", x_dim, low=1)
+        check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
+        check.positive("mu", mu)
+        check.real("heterogeneity", heterogeneity, low=0)
+        check.real("noise", noise, low=0)
+        if check.real("smoothness", smoothness) <= mu:
+            raise ValueError(
+                f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}."
+            )
+        key = key_of(root_key(seed), "quadratic")
+
+        def normal(name: str, *shape: int) -> np.ndarray:
+            draw = jax.random.normal(key_of(key, name), shape, jnp.float32)
+            return np.asarray(draw, np.float64)
+
+        def centred(name: str, size: float, *shape: int) -> np.ndarray:
+            """Vectors with mean zero on the last but one axis, `size` long in rms."""
+            rows = normal(name, *shape)
+            rows = rows - rows.mean(-2, keepdims=True)
+            rms = np.sqrt((rows**2).sum(-1).mean())
+            return rows * (size / rms if rms > 0 else 0.0)
+
+        def symmetric(name: str, spectrum: np.ndarray) -> np.ndarray:
+            axes, _ = np.linalg.qr(normal(name, len(spectrum), len(spectrum)))
+            return axes * spectrum @ axes.T
+
+        flat = 0 if strongly_concave else 1
+        curved = np.linspace(mu, np.sqrt(mu * smoothness), y_dim - flat)
+        C = symmetric("C", np.concatenate([np.zeros(flat), curved]))
+        in_range = C @ np.linalg.pinv(C)  # projects y onto the directions that curve
+        A = symmetric("A", np.linspace(0.1, 1, x_dim))
+        B = normal("B", x_dim, y_dim) @ in_range / np.sqrt(x_dim + y_dim)
+        bend = symmetric("bend", 1.5 * np.resize([-1.0, 1.0], x_dim))
+        # Clients are bent by turns one way and the other, so that the mean is not.
+        turns = np.resize([1.0, -1.0], clients) * nonconvex_clients
+        turns[clients - clients % 2 :] = 0
+
+        A, B, bend = _scale_to(smoothness, A, B, C, bend, turns)
+
+        x, y = normal("x*", x_dim), in_range @ normal("y*", y_dim)
+        A_i = A + turns[:, None, None] * bend
+        a_i = centred("a", heterogeneity, clients, x_dim) - A_i @ x - B @ y
+        b_i = centred("b", heterogeneity, clients, y_dim) - B.T @ x + C @ y
+        a = a_i[:, None] + centred("noise a", noise, clients, samples, x_dim)
+        b = b_i[:, None] + centred("noise b", noise, clients, samples, y_dim)
+
+        rows = clients * samples
+        table = Coefficients(
+            np.repeat(A_i, samples, axis=0),
+            np.broadcast_to(B, (rows, *B.shape)),
+            np.broadcast_to(C, (rows, *C.shape)),
+            a.reshape(rows, x_dim),
+            b.reshape(rows, y_dim),
+        )
+        sizes = np.full(clients, samples)
+        problem = cls(x_dim, y_dim, float(smoothness), float(mu), Point(x, y))
+        return problem, Federation.of(table, np.arange(rows), sizes)
+
+    def init(self, key: Key) -> Point:
+        x = 0.1 * jax.random.normal(key, (self.x_dim,))
+        return Point(x, jnp.zeros((self.y_dim,)))
+
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        A, B, C, a, b = batch
+        x, y = z.x, z.y
+        return (A @ x / 2 + B @ y + a) @ x + (b - C @ y / 2) @ y
+
+    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
+        """C y* = B'x + b, for the means over clients; the shortest y* if there are more."""
+        mean = lambda column: jnp.tensordot(weight, column, 1)
+        inverse = jnp.linalg.pinv(mean(rows.C), hermitian=True)
+        return inverse @ (mean(rows.B).T @ x + mean(rows.b))
+
+    def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        error = z - self.solution
+        return {"distance_sq": jnp.sum(error.x**2) + jnp.sum(error.y**2)}
+
+
+def _scale_to(smoothness, A, B, C, bend, turns):
+    """A, B and bend times the factor that makes the largest curvature `smoothness`."""
+
+    def curvature(scale: float) -> float:
+        def norm(turn: float) -> float:
+            top = np.concatenate([scale * (A + turn * bend), scale * B], axis=1)
+            bottom = np.concatenate([scale * B.T, -C], axis=1)
+            return np.linalg.norm(np.concatenate([top, bottom]), 2)
+
+        return max(norm(turn) for turn in set(turns.tolist()))
+
+    # Convex in the scale and below `smoothness` at zero, so there is one crossing.
+    low, high = 0.0, 1.0
+    while curvature(high) < smoothness:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if curvature(middle) < smoothness else (low, middle)
+    return low * A, low * B, low * bend
