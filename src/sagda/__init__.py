@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sagda.core import descend_ascend as descend_ascend
     from sagda.core import loop as loop
     from sagda.core import zeros_like as zeros_like
-    from sagda.cost import cost as cost
+    from sagda.costs import cost as cost
     from sagda.data.datasets import DATASETS as DATASETS
     from sagda.data.datasets import Dataset as Dataset
     from sagda.data.datasets import balanced as balanced
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sagda.engines.simulate import Run as Run
     from sagda.engines.simulate import simulate as simulate
     from sagda.history import History as History
-    from sagda.method import Method as Method
-    from sagda.method import method as method
+    from sagda.methods import Method as Method
+    from sagda.methods import method as method
     from sagda.models import Equinox as Equinox
     from sagda.models import Linear as Linear
     from sagda.problems import PROBLEMS as PROBLEMS
@@ -55,13 +55,13 @@ _HOME = {
     "sagda.algorithms.sagda": "sagda_i sagda_ii fsgda",
     "sagda.core": "Algorithm Objective Phase Point Rates Turn descend_ascend loop "
     "zeros_like",
-    "sagda.cost": "cost",
+    "sagda.costs": "cost",
     "sagda.data.datasets": "DATASETS Dataset balanced binary load",
     "sagda.data.federation": "Federation Table",
     "sagda.data.partition": "PARTITIONS partition",
     "sagda.engines.simulate": "DivergenceWarning Progress Run simulate",
     "sagda.history": "History",
-    "sagda.method": "Method method",
+    "sagda.methods": "Method method",
     "sagda.models": "Equinox Linear",
     "sagda.problems": "PROBLEMS",
     "sagda.problems.auc": "AUC",

@@ -1,4 +1,4 @@
-"""Checks of what users pass in: one sentence with field, expectation, finding, remedy."""
+"""Checks of what users pass in: one sentence with field, expectation, finding."""
 
 import difflib
 import math
@@ -16,10 +16,11 @@ def integer(
             f"`{name}` must be a whole number, got {value!r} "
             f"of type {type(value).__name__}."
         )
+    value = int(value)
     if value < low or (high is not None and value > high):
         between = f"at least {low}" if high is None else f"between {low} and {high}"
         raise ValueError(f"`{name}` must be {between}{what}, got {value}.")
-    return int(value)
+    return value
 
 
 def real(
@@ -30,12 +31,13 @@ def real(
         raise TypeError(
             f"`{name}` must be a number, got {value!r} of type {type(value).__name__}."
         )
+    value = float(value)
     if not math.isfinite(value):
         raise ValueError(f"`{name}` must be finite, got {value}.")
     if not low <= value < high:
         between = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g})"
         raise ValueError(f"`{name}` must be {between}, got {value:g}.")
-    return float(value)
+    return value
 
 
 def positive(name: str, value: Any) -> float:

@@ -11,6 +11,7 @@ from sagda.inner import maximise, norm_sq
 from sagda.keys import root_key
 from sagda.problems.base import Problem
 
+COLUMNS = ("grad_phi_sq", "phi", "f", "gap", "worst_client_loss")
 OPTIONAL = ("drift", "variate_lag", "potential")
 
 

@@ -20,7 +20,7 @@ def is_number(leaf: Any) -> bool:
 
 
 def split(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple]:
-    """The names of the fields that hold numbers, and the (name, value) of the others."""
+    """The names of the fields that hold numbers, and (name, value) of the others."""
 
     def holds_numbers(value: Any) -> bool:
         leaves = jax.tree.leaves(value)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sagda import check
 from sagda.algorithms.parallel_sgda import parallel_sgda
 from sagda.algorithms.sagda import fsgda, sagda_i, sagda_ii
-from sagda.method import Method
+from sagda.methods import Method
 
 ALGORITHMS: dict[str, Callable[..., Method]] = {
     "sagda-i": sagda_i,

@@ -1,10 +1,10 @@
-"""Parallel SGDA: one synchronised step of stochastic gradient descent ascent a round."""
+"""Parallel SGDA: one synchronised stochastic gradient descent ascent step a round."""
 
 from typing import Literal
 
 from sagda.algorithms.sagda import Iterate
 from sagda.core import Algorithm, Phase, Rates, descend_ascend, loop, zeros_like
-from sagda.method import method
+from sagda.methods import method
 
 
 @method

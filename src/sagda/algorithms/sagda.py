@@ -7,7 +7,7 @@ engine's; sending and receiving (lines 7 and 9) are a phase's `broadcast` and re
 from typing import Literal, NamedTuple
 
 from sagda.core import Algorithm, Objective, Phase, Point, Rates, Turn, loop, zeros_like
-from sagda.method import method
+from sagda.methods import method
 
 Rows = Literal["batch", "all"]
 

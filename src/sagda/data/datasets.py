@@ -44,7 +44,9 @@ def binary(table: Table, positive: Any = None) -> Table:
         positive = classes[-1]
     elif positive not in classes:
         shown = ", ".join(map(str, classes[:10]))
-        raise ValueError(f"`positive` must be one of the labels {shown}, got {positive}.")
+        raise ValueError(
+            f"`positive` must be one of the labels {shown}, got {positive}."
+        )
     label = np.where(table.label == positive, 1.0, -1.0).astype(np.float32)
     return table._replace(label=label, origin=table.label)
 
@@ -57,8 +59,8 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
         rows = np.flatnonzero(table.label == label)
         if len(rows) < per_class:
             raise ValueError(
-                f"`per_class` must be at most {len(rows)}, the rows of class {label:g}, "
-                f"got {per_class}."
+                f"`per_class` must be at most {len(rows)}, the rows of class "
+                f"{label:g}, got {per_class}."
             )
         chosen.append(rng.permutation(rows)[:per_class])
     order = np.sort(np.concatenate(chosen))
@@ -78,8 +80,9 @@ def load_a9a() -> Dataset:
     def part(name: str) -> Table:
         packed = resources.files("sagda.data").joinpath("embedded", name).read_bytes()
         text = io.BytesIO(bz2.decompress(packed))
-        features, label = load_svmlight_file(text, n_features=123, dtype=np.float32)[:2]
-        return Table(features.toarray(), label.astype(np.float32))  # type: ignore[union-attr] # scikit-learn's stub lacks the sparse type
+        features, label, *_ = load_svmlight_file(text, n_features=123)
+        dense: Any = features.toarray()  # type: ignore[union-attr] # sparse, always
+        return Table(dense.astype(np.float32), label.astype(np.float32))
 
     return Dataset("a9a", part("a9a.bz2"), part("a9a.t.bz2"))
 

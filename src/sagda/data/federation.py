@@ -20,7 +20,7 @@ class Table(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """One table sorted by client: client i holds rows start[i] to start[i] + size[i]."""
+    """A table sorted by client: client i holds `size[i]` rows from `start[i]` on."""
 
     data: Any  # columns, [rows used, ...]
     order: np.ndarray  # [rows used], each row's number in the table it came from
@@ -30,7 +30,7 @@ class Federation(NamedTuple):
 
     @classmethod
     def of(cls, table: PyTree, order: np.ndarray, size: np.ndarray) -> "Federation":
-        """Clients take the rows `order` of `table` one after the other, `size[i]` each."""
+        """Clients take the rows `order` of `table` in turn, `size[i]` each."""
         order, size = np.asarray(order, np.int64), np.asarray(size, np.int64)
         if len(size) == 0 or size.min() < 1:
             raise ValueError("every client must hold at least one row.")
@@ -76,12 +76,12 @@ def share_of_positives(federation: Federation) -> float:
     found = np.unique(label)
     if not np.isin(found, (-1, 1)).all():
         raise ValueError(
-            f"labels must be -1 and +1, found {len(found)} classes from {found[0]:g} to "
-            f"{found[-1]:g}; name the positive one with `positive=` when loading."
+            f"labels must be -1 and +1, found {len(found)} classes from {found[0]:g} "
+            f"to {found[-1]:g}; name the positive one with `positive=` when loading."
         )
     if len(found) < 2:
         raise ValueError(
-            f"labels must be of both classes, found only {found[0]:+g}; check the label "
-            "column or the partition."
+            f"labels must be of both classes, found only {found[0]:+g}; check the "
+            "label column or the partition."
         )
     return float(federation.weight @ (label > 0))

@@ -16,6 +16,7 @@ import io
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,8 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
                 continue
             if len(cells) != len(header):
                 raise ValueError(
-                    f"{path}, line {lines.line_num}: expected {len(header)} cells as in "
-                    f"the header, found {len(cells)}."
+                    f"{path}, line {lines.line_num}: expected {len(header)} cells as "
+                    f"in the header, found {len(cells)}."
                 )
             row = dict(zip(header, cells, strict=True))
             for name, column in others.items():
@@ -106,7 +107,9 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not an NPZ file of plain arrays: {error}") from None
+        raise ValueError(
+            f"{path} is not an NPZ file of plain arrays: {error}"
+        ) from None
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
             found = ", ".join(columns) or "none"
@@ -148,12 +151,12 @@ def read_libsvm(path: Path, client: str | None) -> Table:
     except (OSError, EOFError) as error:
         raise ValueError(f"{path} cannot be unpacked: {error}") from None
     try:
-        parts = load_svmlight_file(
-            io.BytesIO(text), dtype=np.float32, zero_based=False, query_id=bool(client)
-        )
+        # scikit-learn's stubs take the type of a default for the only one.
+        options: Any = {"zero_based": False, "query_id": bool(client)}
+        parts: Any = load_svmlight_file(io.BytesIO(text), **options)
     except (ValueError, OverflowError) as error:
         raise ValueError(_first_bad_line(path, text) or f"{path}: {error}") from None
-    features, label = parts[0].toarray(), parts[1].astype(np.float32)  # type: ignore[union-attr] # the stub lacks the sparse type
+    features, label = parts[0].toarray().astype(np.float32), parts[1].astype(np.float32)
     if len(label) == 0 or not np.isfinite(features).all():
         raise ValueError(
             _first_bad_line(path, text) or f"{path} must hold at least one row."

@@ -64,8 +64,8 @@ def download(name: str, url: str) -> Path:
         )
     except Exception as error:  # requests and pooch raise many kinds; all mean the same
         raise ValueError(
-            f"MNIST's {name} could not be downloaded from {url} ({error}); put the four "
-            "IDX files in a directory and name it in SAGDA_DATA_DIR."
+            f"MNIST's {name} could not be downloaded from {url} ({error}); put the "
+            "four IDX files in a directory and name it in SAGDA_DATA_DIR."
         ) from error
     return Path(path)
 

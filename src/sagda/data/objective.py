@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sagda.core import Objective, Point, PyTree
-from sagda.keys import Key, bits_below
+from sagda.keys import Key, below, bits
 from sagda.problems.base import Problem
 from sagda.pytree import register
 
@@ -39,13 +39,13 @@ class Sampled(Objective):
         """Rows drawn with repetition; all local rows if there is no batch size."""
         rows = self.batch_size or 0
         shape = (rows + 2,) if count is None else (count, rows + 2)
-        bits = jax.random.bits(key, shape, jnp.uint32)
+        words = bits(key, shape)
         if self.batch_size is None:
-            return Xi(None, bits)
-        return Xi(bits_below(bits[..., 2:], self.size), bits[..., :2])
+            return Xi(None, words)
+        return Xi(below(words[..., 2:], self.size), words[..., :2])
 
     def whole(self, key: Key) -> Xi:
-        return Xi(None, jax.random.bits(key, (2,), jnp.uint32))
+        return Xi(None, bits(key, (2,)))
 
     def value(self, z: Point, xi: Xi) -> jax.Array:
         """f_i(z; xi), a mean over the rows of xi."""

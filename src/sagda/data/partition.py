@@ -18,7 +18,7 @@ def generator(seed: int, *path: str) -> np.random.Generator:
 
 
 def apportion(total: int, shares: np.ndarray, least: int = 0) -> np.ndarray:
-    """Whole numbers that add up to `total`, nearest to `shares` (largest remainders)."""
+    """Whole numbers adding up to `total`, nearest to `shares` (largest remainders)."""
     quota = (total - least * len(shares)) * shares / shares.sum()
     counts = np.floor(quota).astype(int)
     remainder = np.argsort(counts - quota, kind="stable")
@@ -44,7 +44,7 @@ def asked(table: Table, clients: int, samples: int | None) -> int:
 def iid(
     table: Table, *, clients: int, samples: int | None = None, seed: int = 0
 ) -> Federation:
-    """Rows dealt at random: `samples` to each client, or all rows as evenly as can be."""
+    """Rows dealt at random: `samples` to each client, or all as evenly as can be."""
     used = asked(table, clients, samples)
     order = generator(seed, "split").permutation(len(table.label))[:used]
     return Federation.of(table, order, apportion(used, np.ones(clients)))
@@ -154,7 +154,7 @@ def quantity(
     alpha: float = 1.0,
     seed: int = 0,
 ) -> Federation:
-    """Unequal sizes, equal content: sizes by a Dirichlet(`alpha`) draw, at least one row.
+    """Unequal sizes, equal content: sizes by a Dirichlet(`alpha`) draw, at least 1.
 
     `samples` is the mean size; without it all rows are used.
     """

@@ -1,20 +1,19 @@
 """Who takes part: cohorts and drop-outs, from keys that every engine shares."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sagda.core import Phase
-from sagda.keys import Key, bits_below, key_of
+from sagda.keys import Key, below, bits, bits_at, key_of
 
 
 def cohort_of(key: Key, t: Any, phase: Phase, clients: int, cohort: int) -> jax.Array:
     """S_t as sorted ids: one draw for the round, or a fresh one for `phase`."""
     if cohort == clients:
         return jnp.arange(clients, dtype=jnp.int32)
-    key = key_of(key, t, phase.name if phase.resample else "round", "cohort")
+    key = key_of(key, t, f"cohort {phase.name}" if phase.resample else "cohort")
     return choose(key, clients, cohort)
 
 
@@ -29,7 +28,7 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
     tries = 2 * cohort + 8
 
     def attempt(key: Key) -> tuple[jax.Array, jax.Array]:
-        ids = bits_below(jax.random.bits(key, (tries,), jnp.uint32), clients)
+        ids = below(bits(key, (tries,)), clients)
         order = jnp.argsort(ids, stable=True).astype(jnp.int32)
         found = ids[order]
         new = jnp.concatenate([jnp.ones(1, bool), found[1:] != found[:-1]])
@@ -46,11 +45,7 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
     return jax.lax.while_loop(lambda carry: ~carry[2], again, start)[1]
 
 
-def answers(
-    key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: jax.Array
-) -> jax.Array:
+def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax.Array:
     """Which of `ids` answer in this phase: each fails with probability `dropout`."""
-    key = key_of(key, t, phase.name, "dropout")
-    draw: Callable = lambda i: jax.random.bits(key_of(key, i), (), jnp.uint32)
-    threshold = (dropout * 2.0**32).astype(jnp.uint32)
-    return jax.vmap(draw)(ids) >= threshold
+    words = bits_at(key_of(key, t, f"dropout {phase.name}"), ids)
+    return words >= jnp.asarray(dropout * 2.0**32).astype(jnp.uint32)

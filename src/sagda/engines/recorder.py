@@ -4,12 +4,12 @@ import jax
 import numpy as np
 
 from sagda.core import Point
-from sagda.cost import PhaseCost, cost
+from sagda.costs import PhaseCost, cost
 from sagda.data.federation import Table
 from sagda.engines.rounds import Carry, Tally, evaluate
 from sagda.engines.setup import Setup, on_device
 from sagda.history import History
-from sagda.metrics import auc
+from sagda.metrics import COLUMNS, auc
 
 
 class Recorder:
@@ -53,7 +53,12 @@ class Recorder:
         self.seconds = float(past.columns["seconds"][0, -1])
 
     def count(
-        self, tally: Tally, phases: tuple[PhaseCost, ...], *, rounds: int, seconds: float
+        self,
+        tally: Tally,
+        phases: tuple[PhaseCost, ...],
+        *,
+        rounds: int,
+        seconds: float,
     ) -> None:
         """Add the exchanges of some rounds: seeds may differ by drop-outs."""
         sent, replied, rows, lost = (np.asarray(a, np.int64) for a in tally)
@@ -73,9 +78,11 @@ class Recorder:
             evaluate(self.setup, carry, self.test, self.metrics)
         )
         ones = np.ones(len(self.seeds))
-        row = {"round": t * ones.astype(np.int64)}
+        row: dict[str, np.ndarray] = {"round": t * ones.astype(np.int64)}
         row |= {name: total.copy() for name, total in self.totals.items()}
-        row |= {"seconds": self.seconds * ones, **columns}
+        row["seconds"] = self.seconds * ones
+        first = [name for name in COLUMNS if name in columns]
+        row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:
             held = np.asarray(self.setup.weight) > 0
             label = np.asarray(self.setup.table.label)[held]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sagda.core import Algorithm, Phase, Turn, keep, run_round
+from sagda.core import Algorithm, Phase, Point, Turn, keep, run_round
 from sagda.engines.cohort import answers, cohort_of
 from sagda.engines.setup import Setup
 from sagda.inner import norm_sq
@@ -48,8 +48,10 @@ class Members(NamedTuple):
     answered: jax.Array  # [m], and the reply arrived
 
 
-def draw_members(setup: Setup, phases, key: Key, t: Any) -> dict[str, Members]:
-    """Every phase's cohort: who misses one exchange is out for the rest of the round."""
+def draw_members(
+    setup: Setup, phases: tuple[Phase, ...], key: Key, t: Any
+) -> dict[str, Members]:
+    """Every phase's cohort: who misses an exchange is out for the rest of the round."""
     members, asked = {}, None
     for phase in phases:
         ids = cohort_of(key, t, phase, setup.clients, setup.cohort)
@@ -102,7 +104,12 @@ def masked(mask: jax.Array, a: jax.Array, b: Any) -> jax.Array:
 
 
 def one_round(
-    setup: Setup, algorithm: Algorithm, key: Key, carry: Carry, t: Any, phases
+    setup: Setup,
+    algorithm: Algorithm,
+    phases: tuple[Phase, ...],
+    key: Key,
+    carry: Carry,
+    t: Any,
 ) -> tuple[Carry, Tally]:
     """Round t through `phases`, with its counts."""
     members = draw_members(setup, phases, key, t)
@@ -122,14 +129,10 @@ def one_round(
         state = jax.tree.map(stay, carry.state, state)
         drift = stay(carry.drift, drift)
     if algorithm.mean is not None:
-        state = jax.lax.cond(
-            (t + 1) % REFRESH == 0,
-            lambda state: state._replace(
-                **{algorithm.mean: jax.tree.map(lambda a: a.mean(0), memory)}
-            ),
-            lambda state: state,
-            state,
-        )
+        fresh = lambda: jax.tree.map(lambda a: a.mean(0), memory)
+        kept = lambda: getattr(state, str(algorithm.mean))
+        mean = jax.lax.cond((t + 1) % REFRESH == 0, fresh, kept)
+        state = state._replace(**{algorithm.mean: mean})
     whole = [jnp.isfinite(a).all() for a in jax.tree.leaves(state.z)]
     breaks = ~jnp.stack(whole).all() & (carry.broken < 0)
     broken = jnp.where(breaks, t + 1, carry.broken)
@@ -144,13 +147,14 @@ def one_round(
 
 
 @jax.jit
-def begin(setup: Setup, keys: Key) -> tuple[Carry, Tally]:
+def begin(setup: Setup, keys: Key, start: Point | None) -> tuple[Carry, Tally]:
     """The start of each seed, and its opening phases with every client."""
 
     def one(key: Key) -> tuple[Carry, Tally]:
         algorithm = setup.method.build()
-        z = setup.problem.project(setup.problem.init(key_of(key, "start")))
+        z = setup.problem.init(key_of(key, "start")) if start is None else start
         z = jax.tree.map(lambda a: a.astype(setup.weight.dtype), z)
+        z = setup.problem.project(z)
         spread = lambda a: jnp.broadcast_to(a, (setup.clients, *a.shape))
         memory = jax.tree.map(spread, algorithm.memory(z))
         none = jnp.full((), jnp.nan, setup.weight.dtype)
@@ -159,7 +163,7 @@ def begin(setup: Setup, keys: Key) -> tuple[Carry, Tally]:
             return carry, no_counts(0)
         everyone = replace(setup, cohort=setup.clients, dropout=None)
         now = jnp.zeros((), jnp.int32)
-        return one_round(everyone, algorithm, key, carry, now, algorithm.opening)
+        return one_round(everyone, algorithm, algorithm.opening, key, carry, now)
 
     return jax.vmap(one)(keys)
 
@@ -175,7 +179,7 @@ def advance(
 
         def body(t, loop):
             carry, total = loop
-            carry, tally = one_round(setup, algorithm, key, carry, t, algorithm.phases)
+            carry, tally = one_round(setup, algorithm, algorithm.phases, key, carry, t)
             return carry, jax.tree.map(lambda a, b: a + b, total, tally)
 
         start = carry, no_counts(len(algorithm.phases))

@@ -10,7 +10,7 @@ import numpy as np
 from sagda.core import PyTree
 from sagda.data.federation import Federation
 from sagda.data.objective import Sampled
-from sagda.method import Method
+from sagda.methods import Method
 from sagda.problems.base import Problem
 from sagda.pytree import register
 

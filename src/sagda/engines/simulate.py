@@ -14,10 +14,10 @@ from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, advance, begin
-from sagda.engines.setup import Setup
+from sagda.engines.setup import Setup, on_device
 from sagda.history import History
 from sagda.keys import root_key
-from sagda.method import Method
+from sagda.methods import Method
 from sagda.metrics import OPTIONAL
 from sagda.problems.base import Problem
 
@@ -64,6 +64,7 @@ def simulate(
     chunk: int = 100,
     metrics: Sequence[str] = (),
     test: Table | None = None,
+    start: Point | None = None,
     float64: bool = False,
     progress: Callable[[Progress], None] | None = None,
     resume: Run | None = None,
@@ -89,6 +90,7 @@ def simulate(
             round; `variate_lag`, mean_i ||v_i - grad f_i(z_t)||^2; `potential`,
             Phi - f/10.
         test: rows to score beside the training rows.
+        start: (x_0, y_0) for every seed, in place of the problem's own.
         float64: double precision; it draws the same rows.
         progress: called after each chunk.
         resume: a run of the same configuration to go on from.
@@ -134,21 +136,24 @@ def simulate(
             cohort=int(cohort),
             batch_size=batch_size,
         )
-        start = checked_start(setup, seeds, resume)
-        recorder = Recorder(setup, start, seeds, test, tuple(dict.fromkeys(metrics)))
+        if start is not None:
+            start = jax.tree.map(lambda a: on_device(a, dtype), start)
+        z = checked_shapes(setup, seeds, start, resume)
+        recorder = Recorder(setup, z, seeds, test, tuple(dict.fromkeys(metrics)))
         if "variate_lag" in metrics and setup.method.build().mean is None:
             raise ValueError(
                 f"`metrics` may hold variate_lag only for methods whose clients keep "
                 f"variates, {method.name} has none."
             )
         return _simulate(
-            setup, seeds, recorder, rounds, eval_every, chunk, progress, resume
+            setup, seeds, start, recorder, rounds, eval_every, chunk, progress, resume
         )
 
 
 def _simulate(
     setup: Setup,
     seeds: tuple[int, ...],
+    start: Point | None,
     recorder: Recorder,
     rounds: int,
     eval_every: int,
@@ -163,7 +168,7 @@ def _simulate(
         carry = jax.tree.map(jnp.array, resume.carry)
         recorder.go_on(resume.history)
     else:
-        carry, tally = begin(setup, keys)
+        carry, tally = begin(setup, keys, start)
         recorder.count(tally, recorder.opening, rounds=1, seconds=0.0)
     # No rounds, but the program is there afterwards.
     carry, _ = jax.block_until_ready(advance(setup, carry, keys, *span(t, t)))
@@ -213,10 +218,18 @@ def checked(value: Any, name: str, kind: type, example: str) -> None:
         )
 
 
-def checked_start(setup: Setup, seeds: tuple[int, ...], resume: Run | None) -> Point:
-    """The shape of one iterate, after looking at the loss and at what is resumed."""
+def checked_shapes(
+    setup: Setup, seeds: tuple[int, ...], start: Point | None, resume: Run | None
+) -> Point:
+    """The shape of an iterate, after a look at the loss, the start and the resumed."""
     key = root_key(0)
+    shapes = lambda tree: jax.tree.map(lambda a: a.shape, tree)
     z = jax.eval_shape(lambda: setup.problem.init(key))
+    if start is not None and shapes(start) != shapes(z):
+        raise ValueError(
+            f"`start` must have the shapes {shapes(z)} of the problem's own start, got "
+            f"{shapes(start)}."
+        )
     rows = len(setup.weight)
     try:
         losses = jax.eval_shape(setup.problem.loss, z, setup.table, key)
@@ -231,12 +244,14 @@ def checked_start(setup: Setup, seeds: tuple[int, ...], resume: Run | None) -> P
             f"shape ({rows},), got shape {losses.shape}."
         )
     if resume is not None:
-        keys = jax.eval_shape(lambda: jax.vmap(root_key)(jnp.asarray(seeds, jnp.uint32)))
-        expected, _ = jax.eval_shape(begin, setup, keys)
-        shape = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
-        if seeds != resume.history.seeds or shape(expected) != shape(resume.carry):
+        keys = jax.eval_shape(
+            lambda: jax.vmap(root_key)(jnp.asarray(seeds, jnp.uint32))
+        )
+        expected, _ = jax.eval_shape(begin, setup, keys, start)
+        kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
+        if seeds != resume.history.seeds or kinds(expected) != kinds(resume.carry):
             raise ValueError(
-                "`resume` must be a run of the same method, problem, clients, precision "
-                f"and seeds, got one with seeds {resume.history.seeds}."
+                "`resume` must be a run of the same method, problem, clients, "
+                f"precision and seeds, got one with seeds {resume.history.seeds}."
             )
     return z

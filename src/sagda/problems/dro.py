@@ -41,7 +41,7 @@ class DRO(Problem):
 
     @classmethod
     def of(cls, federation: Federation, **constants: float) -> "DRO":
-        """The problem on this data, with the paper's constants unless others are given."""
+        """The problem on this data, with the paper's constants unless given others."""
         features = federation.data.features.shape[1]
         return cls(features, int(federation.size.max()), **constants)
 

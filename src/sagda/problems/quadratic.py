@@ -153,7 +153,7 @@ class Quadratic(Problem):
         return (A @ x / 2 + B @ y + a) @ x + (b - C @ y / 2) @ y
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """C y* = B'x + b, for the means over clients; the shortest y* if there are more."""
+        """C y* = B'x + b, for the means over clients; the shortest if y* is not one."""
         mean = lambda column: jnp.tensordot(weight, column, 1)
         inverse = jnp.linalg.pinv(mean(rows.C), hermitian=True)
         return inverse @ (mean(rows.B).T @ x + mean(rows.b))
@@ -170,7 +170,7 @@ def _scale_to(smoothness, A, B, C, bend, turns):
         def norm(turn: float) -> float:
             top = np.concatenate([scale * (A + turn * bend), scale * B], axis=1)
             bottom = np.concatenate([scale * B.T, -C], axis=1)
-            return np.linalg.norm(np.concatenate([top, bottom]), 2)
+            return float(np.linalg.norm(np.concatenate([top, bottom]), 2))
 
         return max(norm(turn) for turn in set(turns.tolist()))
 

@@ -1,17 +1,16 @@
-"""`@method`: an algorithm's factory, checked where it is called, built where it runs."""
+"""`@method`: an algorithm's factory, checked where called, built where it runs."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import jax
+from jax.core import Tracer
 
 from sagda import check
 from sagda.core import Algorithm, Rates
 from sagda.pytree import split
-
-P = ParamSpec("P")
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -68,7 +67,7 @@ def rates(name: str, value: Any) -> Rates:
 
     def checked(half: str, eta: Any) -> Any:
         # Traced rates (a sweep inside a program) have no value to look at.
-        if callable(eta) or isinstance(eta, jax.core.Tracer):
+        if callable(eta) or isinstance(eta, Tracer):
             return eta
         eta = eta.item() if hasattr(eta, "item") else eta
         return check.positive(f"{name} ({half})", eta)
@@ -76,7 +75,7 @@ def rates(name: str, value: Any) -> Rates:
     return Rates(checked("x", x), checked("y", y))
 
 
-def method(factory: Callable[P, Algorithm]) -> Callable[P, Method]:
+def method(factory: Callable[..., Algorithm]) -> Callable[..., Method]:
     """Turn a factory of keyword hyperparameters into a maker of checked `Method`s.
 
     The annotations say what is checked: `Rates` are positive and finite (one number or
@@ -93,18 +92,16 @@ def method(factory: Callable[P, Algorithm]) -> Callable[P, Method]:
         if hint is int:
             return check.integer(name, value, low=1)
         if hint is float:
-            traced = isinstance(value, jax.core.Tracer)
+            traced = isinstance(value, Tracer)
             return value if traced else check.real(name, value)
         if get_args(hint) and all(isinstance(a, str) for a in get_args(hint)):
             return check.choice(name, value, get_args(hint))
         return value
 
     @functools.wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Method:
+    def make(*args: Any, **kwargs: Any) -> Method:
         for name in kwargs:
-            check.choice(
-                f"parameter of {factory.__name__}", name, signature.parameters
-            )
+            check.choice(f"parameter of {factory.__name__}", name, signature.parameters)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: checked(name, v) for name, v in bound.arguments.items()}

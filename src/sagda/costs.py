@@ -62,13 +62,14 @@ def cost(
     >>> from sagda import Point, sagda_i
     >>> import numpy as np
     >>> z = Point(np.zeros(3, np.float32), np.zeros(1, np.float32))
-    >>> cost(sagda_i(local_steps=5).build(), z, batch_size=10)
-    (PhaseCost(name='local', bytes_down=32, bytes_up=32, gradients=6, rows=60, passes=0),)
+    >>> (phase,) = cost(sagda_i(local_steps=5).build(), z, batch_size=10)
+    >>> phase.bytes_down, phase.bytes_up, phase.gradients, phase.rows
+    (32, 32, 6, 60)
     """
     phases = algorithm.opening if opening else algorithm.phases
     sizes = _run(algorithm, phases, z, Probe(batch_size), jax.eval_shape)
-    # Under eval_shape a loop's body is traced once, so calls are counted in a plain run;
-    # they do not depend on the size of z.
+    # Under eval_shape a loop's body is traced once, so calls are counted in a plain
+    # run; they do not depend on the size of z.
     point = jax.tree.map(lambda _: jnp.zeros(()), z)
     counts = []
     with jax.disable_jit():

@@ -1,0 +1,61 @@
+"""Strict numerics for all tests, and small problems they share."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import sagda
+from sagda.data.federation import Federation, Table
+from sagda.engines import simulate as engine
+
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compiling is most of what tests do: workers and later runs share the programs.
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def uneven_table(sizes, features=4, seed=0) -> Federation:
+    """Random rows of both classes for clients of the given sizes."""
+    rng = np.random.default_rng(seed)
+    rows = sum(sizes)
+    label = np.where(rng.random(rows) < 0.4, 1.0, -1.0)
+    label[:2] = 1.0, -1.0
+    table = Table(rng.normal(size=(rows, features)), label)
+    return Federation.of(table, np.arange(rows), np.array(sizes))
+
+
+@pytest.fixture(scope="session")
+def uneven() -> Federation:
+    return uneven_table([3, 5, 2, 4])
+
+
+@pytest.fixture(scope="session")
+def quadratic():
+    """Problem and federation: six unequal, noisy, non-convex clients."""
+    return sagda.Quadratic.make(
+        clients=6, samples=4, x_dim=3, y_dim=2, noise=0.5, nonconvex_clients=True
+    )
+
+
+@pytest.fixture(scope="session")
+def a9a():
+    """The paper's split of a9a, and the test rows."""
+    data = sagda.load("a9a")
+    clients = sagda.partition(data.train, "by-label", clients=100, samples=100)
+    return clients, data.test
+
+
+def run64(method, problem, federation, **options) -> engine.Run:
+    """A short run in double precision."""
+    options = {"rounds": 5, "float64": True, "batch_size": 2} | options
+    return sagda.simulate(method, problem, federation, **options)
+
+
+def flat(z) -> np.ndarray:
+    """All numbers of a tree in one vector."""
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(z)])

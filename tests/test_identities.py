@@ -1,0 +1,203 @@
+"""The exact identities between methods, in double precision."""
+
+import jax
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, run64
+from sagda import Rates, Table, fsgda, method, parallel_sgda, sagda_i, sagda_ii
+from sagda.core import zeros_like
+
+LOCAL, SERVER = Rates(0.02, 0.05), Rates(1.5, 2.5)
+
+
+def same(a, b):
+    np.testing.assert_allclose(flat(a.z), flat(b.z), rtol=0, atol=1e-9)
+
+
+@pytest.fixture(params=["auc", "dro"])
+def case(request, uneven):
+    """A problem on labelled rows, with clients of unequal size."""
+    return sagda.PROBLEMS[request.param].of(uneven), uneven
+
+
+# Identities hold for any problem, so each meets every problem and every cohort once.
+@pytest.fixture(params=["quadratic, all", "auc, two", "dro, two"])
+def setting(request, quadratic, uneven):
+    """A problem on its data, and the cohort."""
+    name, cohort = request.param.split(", ")
+    cohort = {"cohort": 2 if cohort == "two" else None}
+    if name == "quadratic":
+        return quadratic, cohort
+    return (sagda.PROBLEMS[name].of(uneven), uneven), cohort
+
+
+def test_fsgda_with_one_step_is_parallel_sgda(setting):
+    case, options = setting
+    one = fsgda(local_lr=LOCAL, server_lr=SERVER, local_steps=1)
+    other = parallel_sgda(local_lr=LOCAL, server_lr=SERVER, rate="product")
+    same(run64(one, *case, **options), run64(other, *case, **options))
+
+
+def test_parallel_sgda_by_default_steps_with_the_local_rates(quadratic):
+    one = parallel_sgda(local_lr=LOCAL, server_lr=SERVER)
+    other = fsgda(local_lr=LOCAL, server_lr=1, local_steps=1)
+    same(run64(one, *quadratic), run64(other, *quadratic))
+
+
+def test_option_ii_with_one_step_is_parallel_sgda(setting):
+    case, options = setting
+    one = sagda_ii(local_lr=LOCAL, server_lr=SERVER, local_steps=1)
+    other = parallel_sgda(local_lr=LOCAL, server_lr=SERVER, rate="product")
+    same(run64(one, *case, **options), run64(other, *case, **options))
+
+
+def test_option_i_with_one_step_and_all_clients_is_parallel_sgda(case):
+    one = sagda_i(local_lr=LOCAL, server_lr=SERVER, local_steps=1)
+    other = parallel_sgda(local_lr=LOCAL, server_lr=SERVER, rate="product")
+    same(run64(one, *case, batch_size=None), run64(other, *case, batch_size=None))
+
+
+@method
+def frozen_ii(*, local_lr: Rates, server_lr: Rates, local_steps: int):
+    """Option II whose clients answer zero when variates are collected."""
+    algorithm = sagda_ii(
+        local_lr=local_lr, server_lr=server_lr, local_steps=local_steps
+    ).build()
+    collect, local = algorithm.phases
+
+    def nothing(f, z, memory, turn):
+        return zeros_like(z), (z, zeros_like(z))
+
+    return algorithm._replace(phases=(collect._replace(client=nothing), local))
+
+
+@method
+def frozen_i(*, local_lr: Rates, server_lr: Rates, local_steps: int):
+    """Option I whose variates are never renewed."""
+    algorithm = sagda_i(
+        local_lr=local_lr, server_lr=server_lr, local_steps=local_steps
+    ).build()
+    (local,) = algorithm.phases
+
+    def stay(f, state, v_i, turn):
+        (delta, renewal), kept = local.client(f, state, v_i, turn)
+        return (delta, zeros_like(renewal)), kept
+
+    return algorithm._replace(phases=(local._replace(client=stay),))
+
+
+@pytest.mark.parametrize(("frozen", "dropout"), [(frozen_i, 0.3), (frozen_ii, 0.0)])
+def test_fsgda_is_sagda_with_zero_variates(setting, frozen, dropout):
+    case, options = setting
+    options |= {"dropout": dropout}
+    rates = {"local_lr": LOCAL, "server_lr": SERVER, "local_steps": 3}
+    same(
+        run64(frozen(**rates), *case, **options),
+        run64(fsgda(**rates), *case, **options),
+    )
+
+
+def test_the_first_round_of_option_i_from_zeros_is_fsgda(setting):
+    case, options = setting
+    options |= {"rounds": 1}
+    rates = {"local_lr": LOCAL, "server_lr": SERVER, "local_steps": 3}
+    same(
+        run64(sagda_i(**rates), *case, **options),
+        run64(fsgda(**rates), *case, **options),
+    )
+
+
+def test_option_ii_with_whole_batches_is_gradient_tracking(quadratic):
+    """FedGDA-GT: z <- z + mean over clients of K steps along g_i(z) - g_i(z_t) + G."""
+    problem, federation = quadratic
+    run = run64(
+        sagda_ii(local_lr=LOCAL, server_lr=1, local_steps=4),
+        problem,
+        federation,
+        batch_size=None,
+        start=sagda.Point(np.ones(3), np.ones(2)),
+    )
+
+    mean = lambda c: c.reshape(federation.clients, -1, *c.shape[1:]).mean(1)
+    A, B, C, a, b = map(mean, federation.data)
+
+    def gradients(x, y):  # one row per client
+        g_x = np.einsum("ijk,ik->ij", A, x) + np.einsum("ijk,ik->ij", B, y) + a
+        g_y = np.einsum("ijk,ij->ik", B, x) - np.einsum("ijk,ik->ij", C, y) + b
+        return g_x, g_y
+
+    x, y = np.ones((6, 3)), np.ones((6, 2))
+    for _ in range(5):
+        at_x, at_y = gradients(x, y)
+        x_k, y_k = x, y
+        for _ in range(4):
+            g_x, g_y = gradients(x_k, y_k)
+            x_k = x_k - LOCAL.x * (g_x - at_x + at_x.mean(0, keepdims=True))
+            y_k = y_k + LOCAL.y * (g_y - at_y + at_y.mean(0, keepdims=True))
+        x = np.repeat(x_k.mean(0, keepdims=True), 6, 0)
+        y = np.repeat(y_k.mean(0, keepdims=True), 6, 0)
+    np.testing.assert_allclose(run.z.x[0], x[0], atol=1e-9)
+    np.testing.assert_allclose(run.z.y[0], y[0], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("start", "dropout", "cohort"),
+    [("zeros", 0.4, 2), ("warm", 0.4, None), ("zeros", 0.0, 1), ("warm", 0.0, 3)],
+)
+def test_the_mean_variate_is_the_mean_of_all_variates(case, start, dropout, cohort):
+    algorithm = sagda_i(local_lr=LOCAL, local_steps=2, start=start)
+    run = None
+    for rounds in range(1, 6):
+        run = run64(
+            algorithm,
+            *case,
+            rounds=rounds,
+            cohort=cohort,
+            dropout=dropout,
+            resume=run,
+        )
+        mean = jax.tree.map(lambda v_i: v_i.mean(axis=1), run.carry.memory)
+        np.testing.assert_allclose(flat(run.carry.state.v), flat(mean), atol=1e-12)
+    assert np.abs(flat(run.carry.memory)).max() > 0
+
+
+def test_a_schedule_of_equal_rates_changes_nothing(quadratic):
+    constant = sagda_i(local_lr=LOCAL, server_lr=SERVER, local_steps=2)
+    schedule = sagda_i(
+        local_lr=Rates(lambda t: 0.02 + 0 * t, lambda t: 0.05 + 0 * t),
+        server_lr=Rates(lambda t: 1.5 + 0 * t, 2.5),
+        local_steps=2,
+    )
+    same(run64(constant, *quadratic), run64(schedule, *quadratic))
+
+
+def test_a_schedule_is_followed_round_by_round(quadratic):
+    falling = lambda t: 0.05 / (t + 1)
+    whole = fsgda(local_lr=Rates(falling, falling), server_lr=1, local_steps=2)
+    run = run64(whole, *quadratic, rounds=3)
+    z = None
+    for t in range(3):
+        step = fsgda(local_lr=0.05 / (t + 1), server_lr=1, local_steps=2)
+        z = run64(step, *quadratic, rounds=t + 1, resume=z)
+    same(run, z)
+
+
+def test_variates_from_all_rows_are_exact_gradients(uneven):
+    problem = sagda.AUC.of(uneven)
+    run = run64(
+        sagda_i(start="warm", variate_batch="all"),
+        problem,
+        uneven,
+        metrics=["variate_lag"],
+        rounds=2,
+    )
+    lag = run.history["variate_lag"][0]
+    assert lag[0] < 1e-20 < lag[1]  # exact at the start, one round old after that
+
+
+def test_positions_number_rows_within_clients(uneven):
+    assert isinstance(uneven.data, Table)
+    expected = np.concatenate([np.arange(n) for n in (3, 5, 2, 4)])
+    np.testing.assert_array_equal(uneven.data.position, expected)
