@@ -15,7 +15,7 @@ class Ascent(NamedTuple):
     momentum: jax.Array
     rate: jax.Array
     step: jax.Array
-    moved: jax.Array  # length of the last gradient mapping
+    length: jax.Array  # of the last gradient mapping
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
@@ -27,49 +27,57 @@ def norm_sq(a: PyTree) -> jax.Array:
     return dot(a, a)
 
 
+def norm(a: PyTree) -> jax.Array:
+    return jnp.sqrt(norm_sq(a))
+
+
 def maximise(
     value: Callable[[Any], jax.Array],
     project: Callable[[Any], Any],
     y: PyTree,
     *,
-    max_steps: int = 1000,
+    max_steps: int = 2000,
 ) -> tuple[Any, jax.Array]:
     """argmax of a concave function over a convex set, and ||P(y + grad) - y|| there.
 
-    Accelerated projected gradient ascent with backtracking, restarted when momentum
-    points downhill; it stops where rounding does.
+    Accelerated projected gradient ascent, restarted when momentum points downhill. The
+    rate follows the curvature met on the way, judged by gradients: values agree to
+    rounding long before the maximum is reached.
     """
-    slope = jax.value_and_grad(value)
     tree = jax.tree.map
+    minus = lambda a, b: tree(lambda p, q: p - q, a, b)
+    ahead = lambda a, c, d: tree(lambda p, q: p + c * q, a, d)
+    slope = jax.grad(value)
     eps = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps
-    target = 10 * eps * (1 + jnp.sqrt(norm_sq(slope(y)[1])))
+    target = 10 * eps * (1 + norm(slope(y)))
 
     def ascend(s: Ascent) -> Ascent:
-        at, g = slope(s.w)
-        reach = lambda rate: project(tree(lambda w, d: w + rate * d, s.w, g))
+        g = slope(s.w)
+        reach = lambda rate: project(ahead(s.w, rate, g))
+        least = 100 * eps * (1 + norm(s.w))  # steps below it tell no curvature
 
         def too_far(rate: jax.Array) -> jax.Array:
             to = reach(rate)
-            gap = tree(lambda a, b: a - b, to, s.w)
-            promised = at + dot(g, gap) - norm_sq(gap) / (2 * rate)
-            return value(to) < promised - 10 * eps * jnp.abs(at)
+            length = norm(minus(to, s.w))
+            return (rate * norm(minus(slope(to), g)) > length) & (length > least)
 
-        rate = jax.lax.while_loop(
-            lambda r: too_far(r) & (r > 1e-12), lambda r: r / 2, 1.5 * s.rate
-        )
+        rate = jax.lax.while_loop(too_far, lambda r: r / 2, 1.2 * s.rate)
         y = reach(rate)
-        step = tree(lambda a, b: a - b, y, s.y)
-        grown = (1 + jnp.sqrt(1 + 4 * s.momentum**2)) / 2
+        gap, step = minus(y, s.w), minus(y, s.y)
         uphill = dot(g, step) >= 0
+        grown = (1 + jnp.sqrt(1 + 4 * s.momentum**2)) / 2
         push = jnp.where(uphill, (s.momentum - 1) / grown, 0)
-        w = tree(lambda a, d: a + push * d, y, step)
-        moved = jnp.sqrt(norm_sq(tree(lambda a, b: a - b, y, s.w))) / rate
-        momentum = jnp.where(uphill, grown, 1.0)
-        return Ascent(y, w, momentum, rate, s.step + 1, moved)
+        return Ascent(
+            y,
+            ahead(y, push, step),
+            momentum=jnp.where(uphill, grown, 1.0),
+            rate=jnp.where(norm(gap) > least, rate, s.rate),
+            step=s.step + 1,
+            length=norm(gap) / rate,
+        )
 
     one = jnp.ones((), target.dtype)
     start = Ascent(y, y, one, one, jnp.zeros((), jnp.int32), jnp.inf * one)
-    going = lambda s: (s.moved > target) & (s.step < max_steps)
+    going = lambda s: (s.length > target) & (s.step < max_steps)
     y = jax.lax.while_loop(going, ascend, start).y
-    ahead = project(tree(lambda a, d: a + d, y, slope(y)[1]))
-    return y, jnp.sqrt(norm_sq(tree(lambda a, b: a - b, ahead, y)))
+    return y, norm(minus(project(ahead(y, 1, slope(y))), y))

@@ -17,13 +17,13 @@ def generator(seed: int, *path: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=words))
 
 
-def apportion(total: int, shares: np.ndarray, least: int = 0) -> np.ndarray:
+def apportion(total: int, shares: np.ndarray) -> np.ndarray:
     """Whole numbers adding up to `total`, nearest to `shares` (largest remainders)."""
-    quota = (total - least * len(shares)) * shares / shares.sum()
+    quota = total * shares / shares.sum()
     counts = np.floor(quota).astype(int)
-    remainder = np.argsort(counts - quota, kind="stable")
-    counts[remainder[: total - least * len(shares) - counts.sum()]] += 1
-    return counts + least
+    by_remainder = np.argsort(counts - quota, kind="stable")
+    counts[by_remainder[: total - counts.sum()]] += 1
+    return counts
 
 
 def asked(table: Table, clients: int, samples: int | None) -> int:
@@ -65,7 +65,10 @@ def by_label(
             f"`clients` must be at least the {len(classes)} classes for one class per "
             f"client, got {clients}."
         )
-    holders = apportion(clients, counts, least=1)
+    holders = np.maximum(apportion(clients, counts), 1)
+    while holders.sum() > clients:  # a rare class got a client that others must give
+        surplus = holders - clients * counts / counts.sum()
+        holders[np.argmax(np.where(holders > 1, surplus, -np.inf))] -= 1
     rng, order, size = generator(seed, "split"), [], []
     for label, held, rows in zip(classes, holders, counts, strict=True):
         wanted = rows if samples is None else held * samples
@@ -162,7 +165,7 @@ def quantity(
     used = asked(table, clients, samples)
     rng = generator(seed, "split")
     order = rng.permutation(len(table.label))[:used]
-    size = apportion(used, rng.dirichlet(np.full(clients, alpha)), least=1)
+    size = 1 + apportion(used - clients, rng.dirichlet(np.full(clients, alpha)))
     return Federation.of(table, order, size)
 
 
