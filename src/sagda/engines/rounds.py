@@ -147,13 +147,11 @@ def one_round(
 
 
 @jax.jit
-def begin(setup: Setup, keys: Key, start: Point | None) -> tuple[Carry, Tally]:
-    """The start of each seed, and its opening phases with every client."""
+def begin(setup: Setup, keys: Key, starts: Point) -> tuple[Carry, Tally]:
+    """Each seed at its start, after the opening phases with every client."""
 
-    def one(key: Key) -> tuple[Carry, Tally]:
+    def one(key: Key, z: Point) -> tuple[Carry, Tally]:
         algorithm = setup.method.build()
-        z = setup.problem.init(key_of(key, "start")) if start is None else start
-        z = jax.tree.map(lambda a: a.astype(setup.weight.dtype), z)
         z = setup.problem.project(z)
         spread = lambda a: jnp.broadcast_to(a, (setup.clients, *a.shape))
         memory = jax.tree.map(spread, algorithm.memory(z))
@@ -165,7 +163,7 @@ def begin(setup: Setup, keys: Key, start: Point | None) -> tuple[Carry, Tally]:
         now = jnp.zeros((), jnp.int32)
         return one_round(everyone, algorithm, algorithm.opening, key, carry, now)
 
-    return jax.vmap(one)(keys)
+    return jax.vmap(one)(keys, starts)
 
 
 @partial(jax.jit, donate_argnames="carry")

@@ -16,7 +16,7 @@ from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, advance, begin
 from sagda.engines.setup import Setup, on_device
 from sagda.history import History
-from sagda.keys import root_key
+from sagda.keys import key_of, root_key
 from sagda.methods import Method
 from sagda.metrics import OPTIONAL
 from sagda.problems.base import Problem
@@ -123,7 +123,19 @@ def simulate(
     check.integer("chunk", chunk, low=1)
     for name in metrics:
         check.choice("metrics", name, OPTIONAL)
+    if "variate_lag" in metrics and method.build().mean is None:
+        raise ValueError(
+            f"`metrics` may hold variate_lag only where clients keep variates, which "
+            f"those of {method.name} do not."
+        )
     problem.check(federation)
+
+    # Starts are drawn in single precision, whatever the run's, to be the same in both.
+    with jax.enable_x64(False):
+        keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
+        starts = draw_starts(problem, keys)
+    if start is not None:
+        starts = given_starts(start, starts)
 
     with jax.enable_x64(float64):
         dtype = jnp.float64 if float64 else jnp.float32
@@ -136,64 +148,69 @@ def simulate(
             cohort=int(cohort),
             batch_size=batch_size,
         )
-        if start is not None:
-            start = jax.tree.map(lambda a: on_device(a, dtype), start)
-        z = checked_shapes(setup, seeds, start, resume)
-        recorder = Recorder(setup, z, seeds, test, tuple(dict.fromkeys(metrics)))
-        if "variate_lag" in metrics and setup.method.build().mean is None:
-            raise ValueError(
-                f"`metrics` may hold variate_lag only for methods whose clients keep "
-                f"variates, {method.name} has none."
-            )
-        return _simulate(
-            setup, seeds, start, recorder, rounds, eval_every, chunk, progress, resume
+        starts = jax.tree.map(lambda a: on_device(a, dtype), starts)
+        check_shapes(setup, keys, starts, seeds, resume)
+        names = tuple(dict.fromkeys(metrics))
+        z = jax.tree.map(lambda a: a[0], starts)
+        recorder = Recorder(setup, z, seeds, test, names)
+        loop = Loop(setup, keys, recorder, eval_every, chunk, progress)
+        return loop.run(starts, resume, rounds)
+
+
+class Loop(NamedTuple):
+    """The rounds of a run, chunk by chunk."""
+
+    setup: Setup
+    keys: Any
+    recorder: Recorder
+    eval_every: int
+    chunk: int
+    progress: Callable[[Progress], None] | None
+
+    def run(self, starts: Point, resume: Run | None, rounds: int) -> Run:
+        setup, keys, recorder = self.setup, self.keys, self.recorder
+        clock = time.perf_counter()
+        t = resume.round if resume else 0
+        if resume:
+            carry = jax.tree.map(jnp.array, resume.carry)
+            recorder.go_on(resume.history)
+        else:
+            carry, tally = begin(setup, keys, starts)
+            recorder.count(tally, recorder.opening, rounds=1, seconds=0.0)
+        # No rounds, but the program is there afterwards.
+        carry, _ = jax.block_until_ready(advance(setup, carry, keys, *span(t, t)))
+        if not resume:
+            recorder.evaluate(carry, t)
+        compile_seconds = time.perf_counter() - clock
+
+        every = self.eval_every
+        while t < rounds and not (ended := broken(carry)).all():
+            stop = min(rounds, t + self.chunk, t + every - t % every)
+            clock = time.perf_counter()
+            carry, tally = advance(setup, carry, keys, *span(t, stop))
+            jax.block_until_ready(carry)
+            seconds = time.perf_counter() - clock
+            recorder.count(tally, recorder.phases, rounds=stop - t, seconds=seconds)
+            t, ended = stop, broken(carry)
+            if t % every == 0 or t == rounds or ended.all():
+                recorder.evaluate(carry, t)
+            if self.progress is not None:
+                self.progress(Progress(t, rounds, recorder.seconds, recorder.latest))
+
+        rounds_lost = np.asarray(carry.broken)[broken(carry)].tolist()
+        seeds = np.array(recorder.seeds)[broken(carry)].tolist()
+        diverged = dict(zip(seeds, rounds_lost, strict=True))
+        if diverged:
+            message = advice(setup.method, diverged)
+            warnings.warn(message, DivergenceWarning, stacklevel=3)
+        return Run(
+            recorder.history, jax.device_get(carry), t, diverged, compile_seconds
         )
 
 
-def _simulate(
-    setup: Setup,
-    seeds: tuple[int, ...],
-    start: Point | None,
-    recorder: Recorder,
-    rounds: int,
-    eval_every: int,
-    chunk: int,
-    progress: Callable[[Progress], None] | None,
-    resume: Run | None,
-) -> Run:
-    keys = jax.vmap(root_key)(jnp.asarray(seeds, jnp.uint32))
-    clock = time.perf_counter()
-    t = resume.round if resume else 0
-    if resume:
-        carry = jax.tree.map(jnp.array, resume.carry)
-        recorder.go_on(resume.history)
-    else:
-        carry, tally = begin(setup, keys, start)
-        recorder.count(tally, recorder.opening, rounds=1, seconds=0.0)
-    # No rounds, but the program is there afterwards.
-    carry, _ = jax.block_until_ready(advance(setup, carry, keys, *span(t, t)))
-    if not resume:
-        recorder.evaluate(carry, t)
-    compile_seconds = time.perf_counter() - clock
-
-    while t < rounds and (np.asarray(carry.broken) < 0).any():
-        stop = min(rounds, t + chunk, t + eval_every - t % eval_every)
-        clock = time.perf_counter()
-        carry, tally = advance(setup, carry, keys, *span(t, stop))
-        jax.block_until_ready(carry)
-        seconds = time.perf_counter() - clock
-        recorder.count(tally, recorder.phases, rounds=stop - t, seconds=seconds)
-        t = stop
-        if t % eval_every == 0 or t == rounds or (np.asarray(carry.broken) >= 0).all():
-            recorder.evaluate(carry, t)
-        if progress is not None:
-            progress(Progress(t, rounds, recorder.seconds, recorder.latest))
-
-    broken = np.asarray(carry.broken)
-    diverged = {s: int(b) for s, b in zip(seeds, broken, strict=True) if b >= 0}
-    if diverged:
-        warnings.warn(advice(setup.method, diverged), DivergenceWarning, stacklevel=3)
-    return Run(recorder.history, jax.device_get(carry), t, diverged, compile_seconds)
+def broken(carry: Carry) -> np.ndarray:
+    """[seeds], which of them left the finite numbers."""
+    return np.asarray(carry.broken) >= 0
 
 
 def span(first: int, last: int) -> tuple[np.int32, np.int32]:
@@ -218,40 +235,46 @@ def checked(value: Any, name: str, kind: type, example: str) -> None:
         )
 
 
-def checked_shapes(
-    setup: Setup, seeds: tuple[int, ...], start: Point | None, resume: Run | None
-) -> Point:
-    """The shape of an iterate, after a look at the loss, the start and the resumed."""
-    key = root_key(0)
-    shapes = lambda tree: jax.tree.map(lambda a: a.shape, tree)
-    z = jax.eval_shape(lambda: setup.problem.init(key))
-    if start is not None and shapes(start) != shapes(z):
+@jax.jit
+def draw_starts(problem: Problem, keys: Any) -> Point:
+    """(x_0, y_0) of each seed."""
+    return jax.vmap(lambda key: problem.init(key_of(key, "start")))(keys)
+
+
+def given_starts(start: Point, starts: Point) -> Point:
+    """The user's start for every seed, after a look at its shapes."""
+    shapes = lambda tree: jax.tree.map(np.shape, tree)
+    expected = jax.tree.map(lambda a: a.shape[1:], starts)
+    if shapes(start) != expected:
         raise ValueError(
-            f"`start` must have the shapes {shapes(z)} of the problem's own start, got "
+            f"`start` must have the shapes {expected} of the problem's own start, got "
             f"{shapes(start)}."
         )
-    rows = len(setup.weight)
+    return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
+
+
+def check_shapes(
+    setup: Setup, keys: Any, starts: Point, seeds: tuple[int, ...], resume: Run | None
+) -> None:
+    """A loss of one value per row, and a resumed run that fits."""
+    z = jax.tree.map(lambda a: a[0], starts)
+    kind, rows = type(setup.problem).__name__, len(setup.weight)
     try:
-        losses = jax.eval_shape(setup.problem.loss, z, setup.table, key)
+        losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
     except (TypeError, IndexError) as error:
         raise ValueError(
-            f"the loss of {type(setup.problem).__name__} does not fit the data: "
-            f"{str(error).splitlines()[0]}"
+            f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
         ) from error
     if losses.shape != (rows,):
         raise ValueError(
-            f"the loss of {type(setup.problem).__name__} must have one value per row, "
-            f"shape ({rows},), got shape {losses.shape}."
+            f"the loss of {kind} must have one value per row, shape ({rows},), got "
+            f"shape {losses.shape}."
         )
     if resume is not None:
-        keys = jax.eval_shape(
-            lambda: jax.vmap(root_key)(jnp.asarray(seeds, jnp.uint32))
-        )
-        expected, _ = jax.eval_shape(begin, setup, keys, start)
+        expected, _ = jax.eval_shape(begin, setup, keys, starts)
         kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
         if seeds != resume.history.seeds or kinds(expected) != kinds(resume.carry):
             raise ValueError(
                 "`resume` must be a run of the same method, problem, clients, "
                 f"precision and seeds, got one with seeds {resume.history.seeds}."
             )
-    return z
