@@ -108,7 +108,7 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
             columns = {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} is not an NPZ file of plain arrays: {error}"
+            f"{path} is not an NPZ file of plain arrays: {error}."
         ) from None
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
@@ -149,7 +149,7 @@ def read_libsvm(path: Path, client: str | None) -> Table:
     try:
         text = unpack(packed)
     except (OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be unpacked: {error}") from None
+        raise ValueError(f"{path} cannot be unpacked: {error}.") from None
     try:
         # scikit-learn's stubs take the type of a default for the only one.
         options: Any = {"zero_based": False, "query_id": bool(client)}

@@ -29,7 +29,7 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 def asked(table: Table, clients: int, samples: int | None) -> int:
     """How many rows a partition uses, after checking that they exist."""
     rows = len(table.label)
-    check.integer("clients", clients, low=1, high=rows, what=", the rows there are,")
+    check.integer("clients", clients, low=1, high=rows, what=", the rows there are")
     if samples is None:
         return rows
     check.integer("samples", samples, low=1)

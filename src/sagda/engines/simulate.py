@@ -109,9 +109,9 @@ def simulate(
     M, smallest = federation.clients, int(federation.size.min())
     check.integer("rounds", rounds, low=1)
     cohort = M if cohort is None else cohort
-    check.integer("cohort", cohort, low=1, high=M, what=", the clients,")
+    check.integer("cohort", cohort, low=1, high=M, what=", the clients")
     if batch_size is not None:
-        what = ", the rows of the smallest client (None takes all),"
+        what = ", the rows of the smallest client (None takes all)"
         check.integer("batch_size", batch_size, low=1, high=smallest, what=what)
     check.real("dropout", dropout, low=0, high=1)
     seeds = (seeds,) if isinstance(seeds, int) else tuple(seeds)
@@ -267,8 +267,8 @@ def check_shapes(
         ) from error
     if losses.shape != (rows,):
         raise ValueError(
-            f"the loss of {kind} must have one value per row, shape ({rows},), got "
-            f"shape {losses.shape}."
+            f"the loss of {kind} must have one value per row, got shape "
+            f"{losses.shape} for {rows} rows."
         )
     if resume is not None:
         expected, _ = jax.eval_shape(begin, setup, keys, starts)

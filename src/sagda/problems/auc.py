@@ -43,8 +43,8 @@ class AUC(Problem):
     tau: float
 
     def __post_init__(self) -> None:
+        check.real("tau", self.tau, low=0, high=1)
         check.positive("tau", self.tau)
-        check.real("tau", self.tau, high=1)
 
     @classmethod
     def of(cls, federation: Federation, model: Model | None = None) -> "AUC":

@@ -1,0 +1,238 @@
+"""Every mistake gets one clear sentence before anything is compiled."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sagda
+from conftest import uneven_table
+from sagda import Point, Rates, fsgda, sagda_i
+
+FEDERATION = uneven_table([3, 5, 2, 4])
+PROBLEM = sagda.AUC.of(FEDERATION)
+
+
+@dataclass(frozen=True)
+class Summed(sagda.Problem):
+    """A loss that forgets its rows."""
+
+    def init(self, key):
+        return Point(jnp.zeros(4), jnp.zeros(()))
+
+    def loss(self, z, batch, key):
+        return jnp.sum(batch.features @ z.x) + z.y
+
+
+def simulate(**options):
+    given = {"method": fsgda(), "problem": PROBLEM, "federation": FEDERATION}
+    return sagda.simulate(**given | {"batch_size": 2} | options)
+
+
+NAN, INF = float("nan"), float("inf")
+CASES = {
+    "unknown algorithm": (
+        lambda: sagda.algorithm("sagda-1"),
+        "`algorithm` must be one of sagda-i, sagda-ii, fsgda, parallel-sgda, got "
+        "'sagda-1'; did you mean 'sagda-i'?",
+    ),
+    "unknown parameter": (
+        lambda: fsgda(local_step=3),
+        "`parameter of fsgda` must be one of local_lr, server_lr, local_steps, got "
+        "'local_step'; did you mean 'local_steps'?",
+    ),
+    "unknown option": (
+        lambda: sagda_i(start="hot"),
+        "`start` must be one of zeros, warm, got 'hot'.",
+    ),
+    "no local steps": (
+        lambda: fsgda(local_steps=0),
+        "`local_steps` must be at least 1, got 0.",
+    ),
+    "half a local step": (
+        lambda: fsgda(local_steps=2.5),
+        "`local_steps` must be a whole number, got 2.5 of type float.",
+    ),
+    "zero rate": (
+        lambda: fsgda(local_lr=0),
+        "`local_lr (x)` must be above zero, got 0.",
+    ),
+    "negative rate": (
+        lambda: fsgda(server_lr=(1, -2)),
+        "`server_lr (y)` must be above zero, got -2.",
+    ),
+    "NaN rate": (
+        lambda: fsgda(local_lr=Rates(NAN, 1)),
+        "`local_lr (x)` must be finite, got nan.",
+    ),
+    "infinite rate": (
+        lambda: fsgda(local_lr=(1, INF)),
+        "`local_lr (y)` must be finite, got inf.",
+    ),
+    "three rates": (
+        lambda: fsgda(local_lr=(1, 2, 3)),
+        "`local_lr` must be one rate or a pair (x, y), got 3 values.",
+    ),
+    "a rate that is a word": (
+        lambda: fsgda(local_lr="fast"),
+        "`local_lr (x)` must be a number, got 'fast' of type str.",
+    ),
+    "cohort above the clients": (
+        lambda: simulate(cohort=5),
+        "`cohort` must be between 1 and 4, the clients, got 5.",
+    ),
+    "empty cohort": (
+        lambda: simulate(cohort=0),
+        "`cohort` must be between 1 and 4, the clients, got 0.",
+    ),
+    "no rounds": (
+        lambda: simulate(rounds=0),
+        "`rounds` must be at least 1, got 0.",
+    ),
+    "negative rounds": (
+        lambda: simulate(rounds=-3),
+        "`rounds` must be at least 1, got -3.",
+    ),
+    "rounds that are a flag": (
+        lambda: simulate(rounds=True),
+        "`rounds` must be a whole number, got True of type bool.",
+    ),
+    "batch above the local rows": (
+        lambda: simulate(batch_size=3),
+        "`batch_size` must be between 1 and 2, the rows of the smallest client (None "
+        "takes all), got 3.",
+    ),
+    "certain drop-out": (
+        lambda: simulate(dropout=1.0),
+        "`dropout` must be in [0, 1), got 1.",
+    ),
+    "negative drop-out": (
+        lambda: simulate(dropout=-0.1),
+        "`dropout` must be in [0, 1), got -0.1.",
+    ),
+    "NaN drop-out": (
+        lambda: simulate(dropout=NAN),
+        "`dropout` must be finite, got nan.",
+    ),
+    "no seeds": (
+        lambda: simulate(seeds=[]),
+        "`seeds` must hold at least one seed, got none.",
+    ),
+    "a negative seed": (
+        lambda: simulate(seeds=[-1]),
+        "`seeds` must be between 0 and 4294967295, got -1.",
+    ),
+    "evaluation never": (
+        lambda: simulate(eval_every=0),
+        "`eval_every` must be at least 1, got 0.",
+    ),
+    "empty chunks": (
+        lambda: simulate(chunk=0),
+        "`chunk` must be at least 1, got 0.",
+    ),
+    "unknown metric": (
+        lambda: simulate(metrics=["drfit"]),
+        "`metrics` must be one of drift, variate_lag, potential, got 'drfit'; did you "
+        "mean 'drift'?",
+    ),
+    "variates where there are none": (
+        lambda: simulate(metrics=["variate_lag"]),
+        "`metrics` may hold variate_lag only where clients keep variates, which those "
+        "of fsgda do not.",
+    ),
+    "a name for a method": (
+        lambda: simulate(method="fsgda"),
+        "`method` must be a Method, such as sagda.algorithm('sagda-i'), got 'fsgda' of "
+        "type str.",
+    ),
+    "a class for a problem": (
+        lambda: simulate(problem=sagda.AUC),
+        "`problem` must be a Problem, such as sagda.AUC.of(federation), got <class "
+        "'sagda.problems.auc.AUC'> of type ABCMeta.",
+    ),
+    "a table for a federation": (
+        lambda: simulate(federation=None),
+        "`federation` must be a Federation, such as sagda.partition(table), got None "
+        "of type NoneType.",
+    ),
+    "a loss without rows": (
+        lambda: simulate(problem=Summed()),
+        "the loss of Summed must have one value per row, got shape () for 15 rows.",
+    ),
+    "a model of other width": (
+        lambda: simulate(problem=sagda.AUC(sagda.Linear(3), 0.5)),
+        "the loss of AUC does not fit the data: ",
+    ),
+    "a start of other shape": (
+        lambda: simulate(problem=Summed(), start=Point(np.zeros(3), np.zeros(()))),
+        "`start` must have the shapes Point(x=(4,), y=()) of the problem's own start, "
+        "got Point(x=(3,), y=()).",
+    ),
+    "too few weights": (
+        lambda: simulate(problem=sagda.DRO(features=4, samples=3)),
+        "`samples` must be at least the 5 rows of the largest client, got 3; "
+        "`DRO.of(federation)` counts them.",
+    ),
+    "impossible share": (
+        lambda: sagda.AUC(sagda.Linear(3), 1.5),
+        "`tau` must be in [0, 1), got 1.5.",
+    ),
+    "one class only": (
+        lambda: sagda.AUC.of(
+            FEDERATION._replace(data=FEDERATION.data._replace(label=np.ones(14)))
+        ),
+        "labels must be of both classes, found only +1; check the label column or the "
+        "partition.",
+    ),
+    "ten classes": (
+        lambda: sagda.AUC.of(
+            sagda.partition(sagda.load("digits").train, clients=10, samples=50)
+        ),
+        "labels must be -1 and +1, found 10 classes from 0 to 9; name the positive one "
+        "with `positive=` when loading.",
+    ),
+    "smoothness below mu": (
+        lambda: sagda.Quadratic.make(smoothness=1.0, mu=1.0),
+        "`smoothness` must be above `mu` = 1, got 1.",
+    ),
+    "noise of a single row": (
+        lambda: sagda.Quadratic.make(samples=1, noise=1.0),
+        "`samples` must be at least 2, got 1.",
+    ),
+    "a row for two clients": (
+        lambda: sagda.Federation.of(FEDERATION.data, [0, 0], [1, 1]),
+        "a row may belong to one client only.",
+    ),
+    "a client without rows": (
+        lambda: sagda.Federation.of(FEDERATION.data, [0], [1, 0]),
+        "every client must hold at least one row.",
+    ),
+    "sizes that do not add up": (
+        lambda: sagda.Federation.of(FEDERATION.data, [0, 1], [1, 2]),
+        "client sizes add up to 3, but 2 rows are given.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mistakes(name):
+    call, message = CASES[name]
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    found = str(caught.value)
+    assert found.startswith(message) if message.endswith(" ") else found == message
+
+
+def test_a_run_of_another_kind_is_not_resumed():
+    run = simulate(rounds=2)
+    for other in ({"seeds": 1}, {"method": sagda_i()}, {"float64": True}):
+        with pytest.raises(ValueError, match="`resume` must be a run of the same"):
+            simulate(rounds=3, resume=run, **other)
+
+
+def test_unknown_public_names_are_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'Sagda'"):
+        _ = sagda.Sagda  # pyright: ignore[reportAttributeAccessIssue]
+    for name in sagda.__all__:
+        assert getattr(sagda, name) is not None
