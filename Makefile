@@ -25,14 +25,14 @@ lint: $(READY)
 
 test: lint  ## format, lint, types, tests and doctests, the docs' links
 	$(BIN)/python -m pytest -n $(WORKERS) -q
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-all: lint  ## the same with the long tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m ""
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(READY)  ## the pages, in site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY)  ## ratios of times, measured in one run
 	$(BIN)/python benchmarks/rounds.py

@@ -42,8 +42,9 @@ class Point:
 class Rates:
     """A pair of step sizes (eta_x, eta_y), each a number or a function of the round.
 
-    >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
-    Rates(x=0.1, y=0.1)
+    Examples:
+        >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
+        Rates(x=0.1, y=0.1)
     """
 
     x: Any

@@ -59,12 +59,13 @@ def cost(
 ) -> tuple[PhaseCost, ...]:
     """The phases of a round (or of the opening) with their measured costs.
 
-    >>> from sagda import Point, sagda_i
-    >>> import numpy as np
-    >>> z = Point(np.zeros(3, np.float32), np.zeros(1, np.float32))
-    >>> (phase,) = cost(sagda_i(local_steps=5).build(), z, batch_size=10)
-    >>> phase.bytes_down, phase.bytes_up, phase.gradients, phase.rows
-    (32, 32, 6, 60)
+    Examples:
+        >>> from sagda import Point, sagda_i
+        >>> import numpy as np
+        >>> z = Point(np.zeros(3, np.float32), np.zeros(1, np.float32))
+        >>> (phase,) = cost(sagda_i(local_steps=5).build(), z, batch_size=10)
+        >>> phase.bytes_down, phase.bytes_up, phase.gradients, phase.rows
+        (32, 32, 6, 60)
     """
     phases = algorithm.opening if opening else algorithm.phases
     sizes = _run(algorithm, phases, z, Probe(batch_size), jax.eval_shape)

@@ -66,8 +66,9 @@ def auc(score: np.ndarray, label: np.ndarray) -> float:
     By sorting the negatives only: this runs at every evaluation, and `roc_auc_score`
     takes more than ten times as long.
 
-    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([-1, -1, 1, 1]))
-    0.875
+    Examples:
+        >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([-1, -1, 1, 1]))
+        0.875
     """
     if not np.isfinite(score).all():
         return float("nan")

@@ -18,7 +18,8 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
 def algorithm(name: str, **parameters) -> Method:
     """The method of that name with its hyperparameters.
 
-    >>> algorithm("fsgda", local_lr=0.1, local_steps=5).arguments["local_steps"]
-    5
+    Examples:
+        >>> algorithm("fsgda", local_lr=0.1, local_steps=5).arguments["local_steps"]
+        5
     """
     return ALGORITHMS[check.choice("algorithm", name, ALGORITHMS)](**parameters)

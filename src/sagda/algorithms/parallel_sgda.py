@@ -30,8 +30,9 @@ def parallel_sgda(
         rate: the step is the `local` rate, as in the paper's figures, or the `product`
             of local and server rates, which makes it FSGDA with K = 1.
 
-    >>> parallel_sgda(batches_per_round=10).name
-    'parallel-sgda'
+    Examples:
+        >>> parallel_sgda(batches_per_round=10).name
+        'parallel-sgda'
 
     Reference: Lin, Jin, Jordan, "On Gradient Descent Ascent for Nonconvex-Concave
     Minimax Problems", ICML 2020, with the gradient averaged over clients.

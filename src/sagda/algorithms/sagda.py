@@ -59,10 +59,11 @@ def sagda_i(
             case that Theorem 1 covers).
         variate_batch: the rows behind v_i: a `batch`, or `all` local ones.
 
-    >>> sagda_i(local_lr=(0.01, 0.05), local_steps=5)  # doctest: +ELLIPSIS
-    sagda_i(local_lr=Rates(x=0.01, y=0.05), server_lr=Rates(x=2.0, y=2.0), ...)
+    Examples:
+        >>> sagda_i(local_lr=(0.01, 0.05), local_steps=5)  # doctest: +ELLIPSIS
+        sagda_i(local_lr=Rates(x=0.01, y=0.05), server_lr=Rates(x=2.0, y=2.0), ...)
 
-    Reference: Yang, Zhang, Liu, Liu, "SAGDA: Achieving O(eps^-2) Communication
+    Reference: Yang, Liu, Zhang, Liu, "SAGDA: Achieving O(eps^-2) Communication
     Complexity in Federated Min-Max Learning", NeurIPS 2022, Algorithm 1.
     """
 
@@ -125,8 +126,9 @@ def sagda_ii(
         local_steps: K.
         variate_batch: the rows behind v_i: a `batch`, or `all` local ones.
 
-    >>> sagda_ii().name
-    'sagda-ii'
+    Examples:
+        >>> sagda_ii().name
+        'sagda-ii'
 
     Reference: as `sagda_i`.
     """
@@ -183,8 +185,9 @@ def fsgda(
         server_lr: the server's rates eta_{x,g} and eta_{y,g}.
         local_steps: K.
 
-    >>> fsgda(local_lr=0.1).build().phases[0].name
-    'local'
+    Examples:
+        >>> fsgda(local_lr=0.1).build().phases[0].name
+        'local'
 
     Reference: as `sagda_i`, Algorithm 2.
     """

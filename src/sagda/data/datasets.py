@@ -72,8 +72,9 @@ def load_a9a() -> Dataset:
 
     32,561 rows to train on and 16,281 to test on; part of the package.
 
-    >>> load_a9a().train.features.shape
-    (32561, 123)
+    Examples:
+        >>> load_a9a().train.features.shape
+        (32561, 123)
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -119,7 +120,11 @@ def load_mnist(
 
 
 def load_file(
-    path: str | Path, *, label: str = "label", client: str | None = None, positive=None
+    path: str | Path,
+    *,
+    label: str = "label",
+    client: str | None = None,
+    positive: Any = None,
 ) -> Dataset:
     """A file of one's own: CSV, NPZ or LIBSVM, by its ending (`sagda.data.files`).
 
@@ -143,8 +148,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(name: str | Path, **options) -> Dataset:
     """The data set of that name, or the file of that path.
 
-    >>> load("digits", positive=1).name
-    'digits'
+    Examples:
+        >>> load("digits", positive=1).name
+        'digits'
     """
     if str(name) in DATASETS:
         return DATASETS[str(name)](**options)

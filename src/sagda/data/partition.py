@@ -221,9 +221,10 @@ PARTITIONS: dict[str, Callable[..., Federation]] = {
 def partition(table: Table, scheme: str = "by-label", **options) -> Federation:
     """Split `table` over clients by the scheme of that name.
 
-    >>> from sagda.data.datasets import load_digits
-    >>> digits = load_digits(positive=1).train
-    >>> partition(digits, "iid", clients=10, samples=20).size.tolist()
-    [20, 20, 20, 20, 20, 20, 20, 20, 20, 20]
+    Examples:
+        >>> from sagda.data.datasets import load_digits
+        >>> digits = load_digits(positive=1).train
+        >>> partition(digits, "iid", clients=10, samples=20).size.tolist()
+        [20, 20, 20, 20, 20, 20, 20, 20, 20, 20]
     """
     return PARTITIONS[check.choice("partition", scheme, PARTITIONS)](table, **options)

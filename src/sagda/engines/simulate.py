@@ -97,11 +97,12 @@ def simulate(
 
     Neither `chunk`, `eval_every` nor `resume` changes any result.
 
-    >>> from sagda import Quadratic, fsgda
-    >>> problem, federation = Quadratic.make(clients=4, heterogeneity=0.0)
-    >>> run = simulate(fsgda(local_lr=0.1), problem, federation, rounds=50)
-    >>> bool(run.history["distance_sq"][0, -1] < 1e-3)
-    True
+    Examples:
+        >>> from sagda import Quadratic, fsgda
+        >>> problem, federation = Quadratic.make(clients=4, heterogeneity=0.0)
+        >>> run = simulate(fsgda(local_lr=0.03), problem, federation, rounds=300)
+        >>> bool(run.history["distance_sq"][0, -1] < 1e-3)
+        True
     """
     checked(method, "method", Method, "such as sagda.algorithm('sagda-i')")
     checked(problem, "problem", Problem, "such as sagda.AUC.of(federation)")

@@ -79,9 +79,10 @@ class Quadratic(Problem):
                 some direction of y, yet PL with constant `mu`.
             seed: which problem.
 
-        >>> problem, federation = Quadratic.make(clients=4, smoothness=3.0, mu=1.0)
-        >>> problem.smoothness, problem.mu, len(federation.size)
-        (3.0, 1.0, 4)
+        Examples:
+            >>> problem, federation = Quadratic.make(clients=4, smoothness=3.0, mu=1.0)
+            >>> problem.smoothness, problem.mu, len(federation.size)
+            (3.0, 1.0, 4)
         """
         check.integer("clients", clients, low=1)
         check.integer("samples", samples, low=1 if noise == 0 else 2)

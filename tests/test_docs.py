@@ -1,0 +1,61 @@
+"""The programs in the README and in the docs run as they stand there."""
+
+import re
+import runpy
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def programs(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES[1:] if programs(p)], ids=lambda page: page.stem
+)
+def test_the_programs_of_a_page_run(page, capsys):
+    """One after the other, as a reader would type them."""
+    names: dict = {"__name__": "__main__"}
+    with jax.numpy_rank_promotion("allow"):
+        for program in programs(page):
+            exec(compile(program, str(page), "exec"), names)
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_readme_prints_what_it_says(capsys):
+    """And its program is the one that `make demo` runs."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = programs(ROOT / "README.md")
+    example = ROOT / "examples" / "quickstart.py"
+    docstring, source = example.read_text(encoding="utf-8").split("\n\n", 1)
+    assert docstring.startswith('"""')
+    assert source == program
+    runpy.run_path(str(example))
+    printed = capsys.readouterr().out.splitlines()
+    shown = [line for line in text.splitlines() if "||grad Phi||^2 " in line][-3:]
+    for line, expected in zip(printed, shown, strict=True):
+        # Processors round differently; the message is in the magnitudes.
+        name, *_, error, _, _, auc = line.split()
+        name_shown, *_, error_shown, _, _, auc_shown = expected.split()
+        assert name == name_shown
+        assert float(error) == pytest.approx(float(error_shown), rel=0.3)
+        assert float(auc) == pytest.approx(float(auc_shown), abs=0.002)
+
+
+def test_the_ten_lines_are_ten():
+    (program,) = programs(ROOT / "README.md")
+    lines = [line for line in program.splitlines() if line.strip()]
+    assert len(lines) <= 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_files_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
