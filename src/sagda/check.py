@@ -7,19 +7,27 @@ from collections.abc import Iterable
 from typing import Any
 
 
+class BadValue(ValueError):
+    """A mistake of the user's: the kind is right, the value is not."""
+
+
+class BadKind(TypeError):
+    """A mistake of the user's: not the kind of thing that was expected."""
+
+
 def integer(
     name: str, value: Any, *, low: int, high: int | None = None, what: str = ""
 ) -> int:
     """`value` as an int between `low` and `high`; `what` explains the upper bound."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(
+        raise BadKind(
             f"`{name}` must be a whole number, got {value!r} "
             f"of type {type(value).__name__}."
         )
     value = int(value)
     if value < low or (high is not None and value > high):
         between = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"`{name}` must be {between}{what}, got {value}.")
+        raise BadValue(f"`{name}` must be {between}{what}, got {value}.")
     return value
 
 
@@ -28,22 +36,22 @@ def real(
 ) -> float:
     """`value` as a finite float in [low, high)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(
+        raise BadKind(
             f"`{name}` must be a number, got {value!r} of type {type(value).__name__}."
         )
     value = float(value)
     if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, got {value}.")
+        raise BadValue(f"`{name}` must be finite, got {value}.")
     if not low <= value < high:
         between = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g})"
-        raise ValueError(f"`{name}` must be {between}, got {value:g}.")
+        raise BadValue(f"`{name}` must be {between}, got {value:g}.")
     return value
 
 
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above zero."""
     if real(name, value) <= 0:
-        raise ValueError(f"`{name}` must be above zero, got {value:g}.")
+        raise BadValue(f"`{name}` must be above zero, got {value:g}.")
     return float(value)
 
 
@@ -54,6 +62,4 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
         return value
     close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else "."
-    raise ValueError(
-        f"`{name}` must be one of {', '.join(allowed)}, got {value!r}{hint}"
-    )
+    raise BadValue(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}{hint}")

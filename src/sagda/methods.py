@@ -9,6 +9,7 @@ import jax
 from jax.core import Tracer
 
 from sagda import check
+from sagda.check import BadValue
 from sagda.core import Algorithm, Rates
 from sagda.pytree import split
 
@@ -58,7 +59,7 @@ def rates(name: str, value: Any) -> Rates:
         x, y = value.x, value.y
     elif isinstance(value, tuple | list):
         if len(value) != 2:
-            raise ValueError(
+            raise BadValue(
                 f"`{name}` must be one rate or a pair (x, y), got {len(value)} values."
             )
         x, y = value

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda import check
+from sagda.check import BadValue
 from sagda.data.federation import Table
 from sagda.data.files import read_file
 from sagda.data.mnist import read_mnist
@@ -31,22 +32,20 @@ def binary(table: Table, positive: Any = None) -> Table:
     """
     classes = np.unique(table.label)
     if len(classes) < 2:
-        raise ValueError(
+        raise BadValue(
             f"labels must be of two classes or more, found only {classes[0]!s}."
         )
     if positive is None:
         if len(classes) > 2 or classes.dtype.kind not in "fiu":
             shown = ", ".join(map(str, classes[:10]))
-            raise ValueError(
+            raise BadValue(
                 f"`positive` must name the positive class when labels are not two "
                 f"numbers, found {len(classes)} classes: {shown}."
             )
         positive = classes[-1]
     elif positive not in classes:
         shown = ", ".join(map(str, classes[:10]))
-        raise ValueError(
-            f"`positive` must be one of the labels {shown}, got {positive}."
-        )
+        raise BadValue(f"`positive` must be one of the labels {shown}, got {positive}.")
     label = np.where(table.label == positive, 1.0, -1.0).astype(np.float32)
     return table._replace(label=label, origin=table.label)
 
@@ -58,7 +57,7 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
     for label in np.unique(table.label):
         rows = np.flatnonzero(table.label == label)
         if len(rows) < per_class:
-            raise ValueError(
+            raise BadValue(
                 f"`per_class` must be at most {len(rows)}, the rows of class "
                 f"{label:g}, got {per_class}."
             )

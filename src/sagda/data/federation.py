@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sagda.check import BadValue
 from sagda.core import PyTree
 
 
@@ -33,13 +34,13 @@ class Federation(NamedTuple):
         """Clients take the rows `order` of `table` in turn, `size[i]` each."""
         order, size = np.asarray(order, np.int64), np.asarray(size, np.int64)
         if len(size) == 0 or size.min() < 1:
-            raise ValueError("every client must hold at least one row.")
+            raise BadValue("every client must hold at least one row.")
         if len(order) != size.sum():
-            raise ValueError(
+            raise BadValue(
                 f"client sizes add up to {size.sum()}, but {len(order)} rows are given."
             )
         if len(np.unique(order)) != len(order):
-            raise ValueError("a row may belong to one client only.")
+            raise BadValue("a row may belong to one client only.")
         start = np.cumsum(size) - size
         data = jax.tree.map(lambda column: np.asarray(column)[order], table)
         if isinstance(data, Table):
@@ -75,12 +76,12 @@ def share_of_positives(federation: Federation) -> float:
     label = federation.data.label
     found = np.unique(label)
     if not np.isin(found, (-1, 1)).all():
-        raise ValueError(
+        raise BadValue(
             f"labels must be -1 and +1, found {len(found)} classes from {found[0]:g} "
             f"to {found[-1]:g}; name the positive one with `positive=` when loading."
         )
     if len(found) < 2:
-        raise ValueError(
+        raise BadValue(
             f"labels must be of both classes, found only {found[0]:+g}; check the "
             "label column or the partition."
         )

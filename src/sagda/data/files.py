@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sagda.check import BadValue
 from sagda.data.federation import Table
 
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
@@ -28,7 +29,7 @@ LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 def read_file(path: Path, label: str, client: str | None) -> Table:
     """The table in `path`, labels as they stand there."""
     if not path.is_file():
-        raise ValueError(f"data file {path} does not exist.")
+        raise BadValue(f"data file {path} does not exist.")
     packed = path.suffix in (".bz2", ".gz")
     suffix = path.with_suffix("").suffix if packed else path.suffix
     if suffix == ".csv" and not packed:
@@ -37,7 +38,7 @@ def read_file(path: Path, label: str, client: str | None) -> Table:
         return read_npz(path, label, client)
     if suffix in LIBSVM:
         return read_libsvm(path, client)
-    raise ValueError(
+    raise BadValue(
         f"data file {path} must end in .csv, .npz or .libsvm (or .svm, .svmlight, .t, "
         "packed or not) to show its format."
     )
@@ -49,7 +50,7 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
         header = [name.strip() for name in next(lines, [])]
         for wanted in filter(None, (label, client)):
             if wanted not in header:
-                raise ValueError(
+                raise BadValue(
                     f"{path}, line 1: no column {wanted!r} among {', '.join(header)}."
                 )
         aside = {label, client}
@@ -58,14 +59,14 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
             if not cells:
                 continue
             if len(cells) != len(header):
-                raise ValueError(
+                raise BadValue(
                     f"{path}, line {lines.line_num}: expected {len(header)} cells as "
                     f"in the header, found {len(cells)}."
                 )
             row = dict(zip(header, cells, strict=True))
             for name, column in others.items():
                 if not row[name].strip():
-                    raise ValueError(
+                    raise BadValue(
                         f"{path}, line {lines.line_num}: column {name!r} is empty."
                     )
                 column.append(row[name].strip())
@@ -77,7 +78,7 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
                 ]
             )
     if not numbers or not numbers[0]:
-        raise ValueError(f"{path} must hold a header and at least one row of features.")
+        raise BadValue(f"{path} must hold a header and at least one row of features.")
     return Table(
         np.array(numbers, np.float32),
         _numbers_or_names(others[label]),
@@ -89,9 +90,9 @@ def _number(cell: str, where: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise ValueError(f"{where} must be a number, found {cell!r}.") from None
+        raise BadValue(f"{where} must be a number, found {cell!r}.") from None
     if not math.isfinite(value):
-        raise ValueError(f"{where} must be finite, found {cell!r}.")
+        raise BadValue(f"{where} must be finite, found {cell!r}.")
     return value
 
 
@@ -107,29 +108,27 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} is not an NPZ file of plain arrays: {error}."
-        ) from None
+        raise BadValue(f"{path} is not an NPZ file of plain arrays: {error}.") from None
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
             found = ", ".join(columns) or "none"
-            raise ValueError(f"{path}: no array {wanted!r}, found {found}.")
+            raise BadValue(f"{path}: no array {wanted!r}, found {found}.")
     features, labels = columns["features"], columns[label]
     if features.ndim != 2 or features.dtype.kind not in "fiub":
-        raise ValueError(
+        raise BadValue(
             f"{path}: `features` must be numbers of shape (rows, d), found "
             f"{features.dtype} of shape {features.shape}."
         )
     rows = len(features)
     for name in filter(None, (label, client)):
         if columns[name].shape != (rows,):
-            raise ValueError(
+            raise BadValue(
                 f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
                 f"found {columns[name].shape}."
             )
     bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
     if len(bad):
-        raise ValueError(f"{path}: `features` must be finite, row {bad[0]} is not.")
+        raise BadValue(f"{path}: `features` must be finite, row {bad[0]} is not.")
     if labels.dtype.kind in "fiub":
         labels = labels.astype(np.float32)
     who = None if client is None else columns[client]
@@ -140,7 +139,7 @@ def read_libsvm(path: Path, client: str | None) -> Table:
     from sklearn.datasets import load_svmlight_file
 
     if client not in (None, "qid"):
-        raise ValueError(
+        raise BadValue(
             f"`client` must be 'qid' for a LIBSVM file, which has no columns, got "
             f"{client!r}."
         )
@@ -149,16 +148,16 @@ def read_libsvm(path: Path, client: str | None) -> Table:
     try:
         text = unpack(packed)
     except (OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be unpacked: {error}.") from None
+        raise BadValue(f"{path} cannot be unpacked: {error}.") from None
     try:
         # scikit-learn's stubs take the type of a default for the only one.
         options: Any = {"zero_based": False, "query_id": bool(client)}
         parts: Any = load_svmlight_file(io.BytesIO(text), **options)
     except (ValueError, OverflowError) as error:
-        raise ValueError(_first_bad_line(path, text) or f"{path}: {error}") from None
+        raise BadValue(_first_bad_line(path, text) or f"{path}: {error}") from None
     features, label = parts[0].toarray().astype(np.float32), parts[1].astype(np.float32)
     if len(label) == 0 or not np.isfinite(features).all():
-        raise ValueError(
+        raise BadValue(
             _first_bad_line(path, text) or f"{path} must hold at least one row."
         )
     return Table(features, label, client=parts[2] if client else None)

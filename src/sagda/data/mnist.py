@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sagda.check import BadValue
+
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 SHA256 = {
     "train-images-idx3-ubyte.gz": (
@@ -47,7 +49,7 @@ def find(name: str, directory: str | Path | None, url: str) -> Path:
                 if path.is_file():
                     return path
     if directory:
-        raise ValueError(
+        raise BadValue(
             f"`directory` must hold MNIST's IDX files, but {name} is not in "
             f"{directory}; leave it out to download them."
         )
@@ -63,7 +65,7 @@ def download(name: str, url: str) -> Path:
             url + name, known_hash=f"sha256:{SHA256[name]}", fname=name, path=cache
         )
     except Exception as error:  # requests and pooch raise many kinds; all mean the same
-        raise ValueError(
+        raise BadValue(
             f"MNIST's {name} could not be downloaded from {url} ({error}); put the "
             "four IDX files in a directory and name it in SAGDA_DATA_DIR."
         ) from error
@@ -75,12 +77,12 @@ def read_idx(path: Path) -> np.ndarray:
     packed = path.read_bytes()
     known = SHA256.get(path.name)
     if known and hashlib.sha256(packed).hexdigest() != known:
-        raise ValueError(f"{path} is not MNIST's {path.name}: its sha256 differs.")
+        raise BadValue(f"{path} is not MNIST's {path.name}: its sha256 differs.")
     content = gzip.decompress(packed) if path.suffix == ".gz" else packed
     axes = content[3] if len(content) > 4 else 0
     header = 4 + 4 * axes
     shape = np.frombuffer(content[4:header], ">u4").astype(int)
     if content[:3] != b"\0\0\x08" or len(content) != header + shape.prod():
-        raise ValueError(f"{path} is not an IDX file of bytes, or it is cut off.")
+        raise BadValue(f"{path} is not an IDX file of bytes, or it is cut off.")
     values = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     return values.astype(np.float32) if axes == 1 else values

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from sagda import check
+from sagda.check import BadValue
 from sagda.data.federation import Federation, Table
 from sagda.keys import key_of, root_key
 
@@ -34,7 +35,7 @@ def asked(table: Table, clients: int, samples: int | None) -> int:
         return rows
     check.integer("samples", samples, low=1)
     if clients * samples > rows:
-        raise ValueError(
+        raise BadValue(
             f"`clients` x `samples` must be at most the {rows} rows there are, got "
             f"{clients} x {samples} = {clients * samples}; lower one of them."
         )
@@ -61,7 +62,7 @@ def by_label(
     asked(table, clients, samples)
     classes, counts = np.unique(table.label, return_counts=True)
     if clients < len(classes):
-        raise ValueError(
+        raise BadValue(
             f"`clients` must be at least the {len(classes)} classes for one class per "
             f"client, got {clients}."
         )
@@ -73,7 +74,7 @@ def by_label(
     for label, held, rows in zip(classes, holders, counts, strict=True):
         wanted = rows if samples is None else held * samples
         if wanted > rows:
-            raise ValueError(
+            raise BadValue(
                 f"`samples` must be at most {rows // held}: class {label:g} has {rows} "
                 f"rows for {held} clients, got {samples}."
             )
@@ -143,7 +144,7 @@ def _divide_classes(
         size = np.array([len(held) for held in rows])
         if size.min() > 0:
             return Federation.of(table, np.concatenate(rows), size)
-    raise ValueError(
+    raise BadValue(
         f"`alpha` = {alpha:g} leaves some of the {clients} clients without rows; raise "
         "it, lower `clients`, or give `samples`."
     )
@@ -181,7 +182,7 @@ def by_column(
     With `samples`, that many rows of each, drawn at random.
     """
     if table.client is None:
-        raise ValueError(
+        raise BadValue(
             "partition `by-column` needs a client column; name it when you load the "
             "file, as in `load_file(path, client='site')`."
         )
@@ -189,7 +190,7 @@ def by_column(
         table.client, return_inverse=True, return_counts=True
     )
     if clients is not None and clients != len(names):
-        raise ValueError(
+        raise BadValue(
             f"`clients` must be left out or be {len(names)}, the clients in the data, "
             f"got {clients}."
         )
@@ -197,7 +198,7 @@ def by_column(
     if samples is not None:
         check.integer("samples", samples, low=1)
         if samples > counts.min():
-            raise ValueError(
+            raise BadValue(
                 f"`samples` must be at most {counts.min()}, the rows of client "
                 f"{names[counts.argmin()]}, got {samples}."
             )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
+from sagda.check import BadKind, BadValue
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.recorder import Recorder
@@ -117,7 +118,7 @@ def simulate(
     check.real("dropout", dropout, low=0, high=1)
     seeds = (seeds,) if isinstance(seeds, int) else tuple(seeds)
     if not seeds:
-        raise ValueError("`seeds` must hold at least one seed, got none.")
+        raise BadValue("`seeds` must hold at least one seed, got none.")
     for seed in seeds:
         check.integer("seeds", seed, low=0, high=2**32 - 1)
     check.integer("eval_every", eval_every, low=1)
@@ -125,7 +126,7 @@ def simulate(
     for name in metrics:
         check.choice("metrics", name, OPTIONAL)
     if "variate_lag" in metrics and method.build().mean is None:
-        raise ValueError(
+        raise BadValue(
             f"`metrics` may hold variate_lag only where clients keep variates, which "
             f"those of {method.name} do not."
         )
@@ -230,7 +231,7 @@ def advice(method: Method, diverged: dict[int, int]) -> str:
 
 def checked(value: Any, name: str, kind: type, example: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(
+        raise BadKind(
             f"`{name}` must be a {kind.__name__}, {example}, got {value!r:.60} of type "
             f"{type(value).__name__}."
         )
@@ -247,7 +248,7 @@ def given_starts(start: Point, starts: Point) -> Point:
     shapes = lambda tree: jax.tree.map(np.shape, tree)
     expected = jax.tree.map(lambda a: a.shape[1:], starts)
     if shapes(start) != expected:
-        raise ValueError(
+        raise BadValue(
             f"`start` must have the shapes {expected} of the problem's own start, got "
             f"{shapes(start)}."
         )
@@ -263,11 +264,11 @@ def check_shapes(
     try:
         losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
     except (TypeError, IndexError) as error:
-        raise ValueError(
+        raise BadValue(
             f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
         ) from error
     if losses.shape != (rows,):
-        raise ValueError(
+        raise BadValue(
             f"the loss of {kind} must have one value per row, got shape "
             f"{losses.shape} for {rows} rows."
         )
@@ -275,7 +276,7 @@ def check_shapes(
         expected, _ = jax.eval_shape(begin, setup, keys, starts)
         kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
         if seeds != resume.history.seeds or kinds(expected) != kinds(resume.carry):
-            raise ValueError(
+            raise BadValue(
                 "`resume` must be a run of the same method, problem, clients, "
                 f"precision and seeds, got one with seeds {resume.history.seeds}."
             )

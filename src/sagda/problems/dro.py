@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sagda import check
+from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
 from sagda.keys import Key
@@ -52,7 +53,7 @@ class DRO(Problem):
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)
         if federation.size.max() > self.samples:
-            raise ValueError(
+            raise BadValue(
                 f"`samples` must be at least the {federation.size.max()} rows of the "
                 f"largest client, got {self.samples}; `DRO.of(federation)` counts them."
             )

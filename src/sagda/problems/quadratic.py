@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
+from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
 from sagda.keys import Key, key_of, root_key
@@ -92,7 +93,7 @@ class Quadratic(Problem):
         check.real("heterogeneity", heterogeneity, low=0)
         check.real("noise", noise, low=0)
         if check.real("smoothness", smoothness) <= mu:
-            raise ValueError(
+            raise BadValue(
                 f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}."
             )
         key = key_of(root_key(seed), "quadratic")
