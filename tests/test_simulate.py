@@ -56,6 +56,28 @@ def test_however_a_run_is_cut_its_bits_are_the_same(name, quadratic):
     np.testing.assert_array_equal(seldom.history.rounds, [0, 5, 10, 12])
 
 
+def test_counts_do_not_depend_on_how_a_run_is_cut(uneven):
+    """Clients of unequal size, whole passes, and drop-outs that change who takes part."""
+    problem = sagda.AUC.of(uneven)
+    runs = [
+        sagda.simulate(
+            method("sagda-ii"),
+            problem,
+            uneven,
+            rounds=21,
+            cohort=3,
+            batch_size=None,
+            dropout=0.3,
+            eval_every=21,
+            chunk=chunk,
+        )
+        for chunk in (1, 4, 21)
+    ]
+    for column in ("samples", "gradients", "bytes_down", "bytes_up", "lost_rounds"):
+        counts = {run.history[column][0, -1].item() for run in runs}
+        assert len(counts) == 1
+
+
 def test_structure_and_dtype_are_kept_and_nothing_compiles_twice(name, quadratic):
     before = None
     for lr, seed in ((0.02, 0), (0.03, 5)):

@@ -1,5 +1,7 @@
 """`Recorder`: the ledger of a run and the rows of its history."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 
@@ -12,8 +14,45 @@ from sagda.history import History
 from sagda.metrics import COLUMNS, auc
 
 
+class Ledger(NamedTuple):
+    """Whole counts over a run so far, so that no way of cutting it changes them."""
+
+    opening: Tally
+    rounds: Tally
+    seconds: float  # in rounds, without compiling
+
+    def add(self, tally: Tally, seconds: float) -> "Ledger":
+        total = Tally(
+            *(a + np.asarray(b) for a, b in zip(self.rounds, tally, strict=True))
+        )
+        return Ledger(self.opening, total, self.seconds + seconds)
+
+
+def in_full(tally: Tally) -> Tally:
+    """Counts that a long run cannot overflow."""
+    return Tally(*(np.asarray(a, np.int64) for a in tally))
+
+
+def used(
+    tally: Tally, phases: tuple[PhaseCost, ...], rounds: int
+) -> dict[str, np.ndarray]:
+    """What `rounds` rounds with these counts cost, by seed."""
+    sent, replied, rows, _ = tally
+    column = lambda name: np.array([getattr(phase, name) for phase in phases], np.int64)
+    # A pass uses the rows of whoever took part, on average.
+    mean_rows = rows / np.maximum(sent, 1)
+    samples = column("rows") + column("passes") * mean_rows
+    everyone = np.ones(len(sent), np.int64)
+    return {
+        "gradients": rounds * column("gradients").sum() * everyone,
+        "samples": rounds * samples.sum(axis=1),
+        "bytes_down": sent @ column("bytes_down"),
+        "bytes_up": replied @ column("bytes_up"),
+    }
+
+
 class Recorder:
-    """Adds up what was counted and measures what is asked, one row per evaluation."""
+    """Counts what was exchanged and measures what is asked, one row per evaluation."""
 
     def __init__(
         self,
@@ -30,57 +69,45 @@ class Recorder:
         self.test = None
         if test is not None:
             columns = Table(test.features, test.label)
-            self.test = jax.tree.map(
-                lambda a: on_device(a, setup.weight.dtype), columns
-            )
-        none = lambda kind: np.zeros(len(seeds), kind)
-        self.totals: dict[str, np.ndarray] = {
-            "gradients": none(np.int64),
-            "samples": none(np.float64),
-            "bytes_down": none(np.int64),
-            "bytes_up": none(np.int64),
-            "lost_rounds": none(np.int64),
-        }
-        self.seconds = 0.0
+            put = lambda a: on_device(a, setup.weight.dtype)
+            self.test = jax.tree.map(put, columns)
+        self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
         self.past: History | None = None
         self.rows: list[dict[str, np.ndarray]] = []
 
-    def go_on(self, past: History) -> None:
-        """Start where an earlier run stopped."""
-        self.past = past
-        self.totals = {name: past.columns[name][:, -1].copy() for name in self.totals}
-        self.seconds = float(past.columns["seconds"][0, -1])
+    def no_tallies(self) -> tuple[Tally, Tally]:
+        def none(phases: int) -> Tally:
+            counts = np.zeros((len(self.seeds), phases), np.int64)
+            return Tally(counts, counts, counts, np.zeros(len(self.seeds), np.int64))
 
-    def count(
-        self,
-        tally: Tally,
-        phases: tuple[PhaseCost, ...],
-        *,
-        rounds: int,
-        seconds: float,
-    ) -> None:
-        """Add the exchanges of some rounds: seeds may differ by drop-outs."""
-        sent, replied, rows, lost = (np.asarray(a, np.int64) for a in tally)
-        self.totals["lost_rounds"] += lost
-        for p, phase in enumerate(phases):
-            mean_rows = rows[:, p] / np.maximum(sent[:, p], 1)
-            used = phase.rows + phase.passes * mean_rows
-            self.totals["gradients"] += rounds * phase.gradients
-            self.totals["samples"] += rounds * used
-            self.totals["bytes_down"] += sent[:, p] * phase.bytes_down
-            self.totals["bytes_up"] += replied[:, p] * phase.bytes_up
-        self.seconds += seconds
+        return none(len(self.opening)), none(len(self.phases))
+
+    def go_on(self, past: History, ledger: Ledger) -> None:
+        """Start where an earlier run stopped."""
+        self.past, self.ledger = past, ledger
+        self.latest = {name: column[:, -1] for name, column in past.columns.items()}
+
+    def open(self, tally: Tally) -> None:
+        self.ledger = self.ledger._replace(opening=in_full(tally))
+
+    def count(self, tally: Tally, seconds: float) -> None:
+        self.ledger = self.ledger.add(in_full(tally), seconds)
 
     def evaluate(self, carry: Carry, t: int) -> None:
         """Append a row."""
         columns, scores, test_scores = jax.device_get(
             evaluate(self.setup, carry, self.test, self.metrics)
         )
-        ones = np.ones(len(self.seeds))
-        row: dict[str, np.ndarray] = {"round": t * ones.astype(np.int64)}
-        row |= {name: total.copy() for name, total in self.totals.items()}
-        row["seconds"] = self.seconds * ones
+        everyone = np.ones(len(self.seeds), np.int64)
+        before = used(self.ledger.opening, self.opening, 1)
+        since = used(self.ledger.rounds, self.phases, t)
+        row: dict[str, np.ndarray] = {"round": t * everyone}
+        row |= {name: before[name] + since[name] for name in since}
+        # A simulator looks at the clients' rows itself: evaluation sends nothing.
+        row["eval_bytes"] = 0 * everyone
+        row["lost_rounds"] = self.ledger.rounds.lost
+        row["seconds"] = self.ledger.seconds * everyone
         first = [name for name in COLUMNS if name in columns]
         row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:

@@ -27,17 +27,17 @@ class Carry(NamedTuple):
 
     state: Any
     memory: Any  # [M, ...]
-    drift: jax.Array  # mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
-    broken: jax.Array  # the first round whose iterate was not finite, or -1
+    drift: Any  # mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
+    broken: Any  # the first round whose iterate was not finite, or -1
 
 
 class Tally(NamedTuple):
     """Counts over the rounds of a call, by phase."""
 
-    sent: jax.Array  # messages that went down
-    replied: jax.Array  # replies that came up
-    rows: jax.Array  # local rows of those who got a message, added up
-    lost: jax.Array  # rounds in which some phase had no reply at all
+    sent: Any  # messages that went down
+    replied: Any  # replies that came up
+    rows: Any  # local rows of those who got a message, added up
+    lost: Any  # rounds in which some phase had no reply at all
 
 
 class Members(NamedTuple):

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,8 +14,8 @@ from sagda import check
 from sagda.check import BadKind, BadValue
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
-from sagda.engines.recorder import Recorder
-from sagda.engines.rounds import Carry, advance, begin
+from sagda.engines.recorder import Ledger, Recorder
+from sagda.engines.rounds import Carry, Tally, advance, begin
 from sagda.engines.setup import Setup, on_device
 from sagda.history import History
 from sagda.keys import key_of, root_key
@@ -22,9 +23,32 @@ from sagda.methods import Method
 from sagda.metrics import OPTIONAL
 from sagda.problems.base import Problem
 
+CHUNK_SECONDS = 0.5
+
 
 class DivergenceWarning(UserWarning):
     """A run left the finite numbers."""
+
+
+class Run(NamedTuple):
+    """What `simulate` returns; `resume=run` goes on from it."""
+
+    history: History
+    carry: Carry  # the server's state and the clients' memories, seeds first
+    round: int
+    ledger: Ledger
+    compile_seconds: float
+
+    @property
+    def z(self) -> Point:
+        """The last iterate; every array has the seeds as its first axis."""
+        return self.carry.state.z
+
+    @property
+    def diverged(self) -> dict[int, int]:
+        """By seed, the first round that was not finite."""
+        pairs = zip(self.history.seeds, self.carry.broken.tolist(), strict=True)
+        return {seed: t for seed, t in pairs if t >= 0}
 
 
 class Progress(NamedTuple):
@@ -34,21 +58,7 @@ class Progress(NamedTuple):
     rounds: int
     seconds: float  # in rounds so far, without compiling
     latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
-
-
-class Run(NamedTuple):
-    """What `simulate` returns; `resume=run` goes on from it."""
-
-    history: History
-    carry: Carry  # the server's state and the clients' memories, seeds first
-    round: int
-    diverged: dict[int, int]  # seed: the first round that was not finite
-    compile_seconds: float
-
-    @property
-    def z(self) -> Point:
-        """The last iterate; every array has the seeds as its first axis."""
-        return self.carry.state.z
+    snapshot: Callable[[], Run]  # the run as it stands, to be kept and resumed
 
 
 def simulate(
@@ -62,7 +72,7 @@ def simulate(
     dropout: float = 0.0,
     seeds: int | Sequence[int] = 0,
     eval_every: int = 1,
-    chunk: int = 100,
+    chunk: int | None = None,
     metrics: Sequence[str] = (),
     test: Table | None = None,
     start: Point | None = None,
@@ -86,7 +96,8 @@ def simulate(
             cohorts and the samples; the split has its own.
         eval_every: rounds between evaluations. The start and the last round are always
             evaluated.
-        chunk: rounds between calls of `progress`, at most.
+        chunk: rounds between calls of `progress`, at most; about half a second's if
+            None.
         metrics: optional columns: `drift`, mean_i ||z_i^{K+1} - z_t||^2 of the last
             round; `variate_lag`, mean_i ||v_i - grad f_i(z_t)||^2; `potential`,
             Phi - f/10.
@@ -122,7 +133,8 @@ def simulate(
     for seed in seeds:
         check.integer("seeds", seed, low=0, high=2**32 - 1)
     check.integer("eval_every", eval_every, low=1)
-    check.integer("chunk", chunk, low=1)
+    if chunk is not None:
+        check.integer("chunk", chunk, low=1)
     for name in metrics:
         check.choice("metrics", name, OPTIONAL)
     if "variate_lag" in metrics and method.build().mean is None:
@@ -155,68 +167,76 @@ def simulate(
         names = tuple(dict.fromkeys(metrics))
         z = jax.tree.map(lambda a: a[0], starts)
         recorder = Recorder(setup, z, seeds, test, names)
-        loop = Loop(setup, keys, recorder, eval_every, chunk, progress)
-        return loop.run(starts, resume, rounds)
+        loop = Loop(setup, keys, recorder)
+        carry, t = loop.begin(starts, resume)
+        run = loop.run(carry, t, rounds, eval_every, chunk, progress)
+    if run.diverged:
+        warnings.warn(advice(method, run.diverged), DivergenceWarning, stacklevel=2)
+    return run
 
 
-class Loop(NamedTuple):
+class Loop:
     """The rounds of a run, chunk by chunk."""
 
-    setup: Setup
-    keys: Any
-    recorder: Recorder
-    eval_every: int
-    chunk: int
-    progress: Callable[[Progress], None] | None
+    def __init__(self, setup: Setup, keys: Any, recorder: Recorder):
+        self.setup, self.keys, self.recorder = setup, keys, recorder
+        self.compile_seconds = 0.0
 
-    def run(self, starts: Point, resume: Run | None, rounds: int) -> Run:
-        setup, keys, recorder = self.setup, self.keys, self.recorder
+    def begin(self, starts: Point, resume: Run | None) -> tuple[Carry, int]:
+        """The first carry and round, and the compiled programs."""
         clock = time.perf_counter()
-        t = resume.round if resume else 0
         if resume:
-            carry = jax.tree.map(jnp.array, resume.carry)
-            recorder.go_on(resume.history)
+            carry, t = jax.tree.map(jnp.array, resume.carry), resume.round
+            self.recorder.go_on(resume.history, resume.ledger)
         else:
-            carry, tally = begin(setup, keys, starts)
-            recorder.count(tally, recorder.opening, rounds=1, seconds=0.0)
+            carry, tally = begin(self.setup, self.keys, starts)
+            self.recorder.open(tally)
+            t = 0
         # No rounds, but the program is there afterwards.
-        carry, _ = jax.block_until_ready(advance(setup, carry, keys, *span(t, t)))
+        carry, _ = self.advance(carry, t, t)
         if not resume:
-            recorder.evaluate(carry, t)
-        compile_seconds = time.perf_counter() - clock
+            self.recorder.evaluate(carry, t)
+        self.compile_seconds = time.perf_counter() - clock
+        return carry, t
 
-        every = self.eval_every
-        while t < rounds and not (ended := broken(carry)).all():
-            stop = min(rounds, t + self.chunk, t + every - t % every)
+    def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
+        span = np.int32(first), np.int32(last)
+        return jax.block_until_ready(advance(self.setup, carry, self.keys, *span))
+
+    def run(
+        self,
+        carry: Carry,
+        t: int,
+        rounds: int,
+        every: int,
+        chunk: int | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Run:
+        recorder, pace = self.recorder, 1
+        while t < rounds and (np.asarray(carry.broken) < 0).any():
+            stop = min(rounds, t + (chunk or pace), t + every - t % every)
             clock = time.perf_counter()
-            carry, tally = advance(setup, carry, keys, *span(t, stop))
-            jax.block_until_ready(carry)
+            carry, tally = self.advance(carry, t, stop)
             seconds = time.perf_counter() - clock
-            recorder.count(tally, recorder.phases, rounds=stop - t, seconds=seconds)
-            t, ended = stop, broken(carry)
-            if t % every == 0 or t == rounds or ended.all():
+            recorder.count(tally, seconds)
+            if seconds < CHUNK_SECONDS / 2:
+                pace *= 2
+            elif seconds > CHUNK_SECONDS:
+                pace = max(1, pace // 2)
+            t, ended = stop, (np.asarray(carry.broken) >= 0).all()
+            if t % every == 0 or t == rounds or ended:
                 recorder.evaluate(carry, t)
-            if self.progress is not None:
-                self.progress(Progress(t, rounds, recorder.seconds, recorder.latest))
+            if progress is not None:
+                snapshot = partial(self.snapshot, carry, t)
+                took = recorder.ledger.seconds
+                progress(Progress(t, rounds, took, recorder.latest, snapshot))
+        return self.snapshot(carry, t)
 
-        rounds_lost = np.asarray(carry.broken)[broken(carry)].tolist()
-        seeds = np.array(recorder.seeds)[broken(carry)].tolist()
-        diverged = dict(zip(seeds, rounds_lost, strict=True))
-        if diverged:
-            message = advice(setup.method, diverged)
-            warnings.warn(message, DivergenceWarning, stacklevel=3)
-        return Run(
-            recorder.history, jax.device_get(carry), t, diverged, compile_seconds
-        )
-
-
-def broken(carry: Carry) -> np.ndarray:
-    """[seeds], which of them left the finite numbers."""
-    return np.asarray(carry.broken) >= 0
-
-
-def span(first: int, last: int) -> tuple[np.int32, np.int32]:
-    return np.int32(first), np.int32(last)
+    def snapshot(self, carry: Carry, t: int) -> Run:
+        recorder = self.recorder
+        kept = jax.device_get(carry)
+        ledger, seconds = recorder.ledger, self.compile_seconds
+        return Run(recorder.history, kept, t, ledger, seconds)
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:
