@@ -57,7 +57,7 @@ def test_however_a_run_is_cut_its_bits_are_the_same(name, quadratic):
 
 
 def test_counts_do_not_depend_on_how_a_run_is_cut(uneven):
-    """Clients of unequal size, whole passes, and drop-outs that change who takes part."""
+    """Unequal clients, whole passes, and drop-outs that change who takes part."""
     problem = sagda.AUC.of(uneven)
     runs = [
         sagda.simulate(

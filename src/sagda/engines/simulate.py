@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.recorder import Ledger, Recorder
 from sagda.engines.rounds import Carry, Tally, advance, begin
+from sagda.engines.saved import filled, named
 from sagda.engines.setup import Setup, on_device
 from sagda.history import History
 from sagda.keys import key_of, root_key
@@ -43,6 +44,20 @@ class Run(NamedTuple):
     def z(self) -> Point:
         """The last iterate; every array has the seeds as its first axis."""
         return self.carry.state.z
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as arrays by name, for a file; `resume` takes these too."""
+        columns = {
+            f"history/{i:03d}/{name}": column
+            for i, (name, column) in enumerate(self.history.columns.items())
+        }
+        numbers = {"round": self.round, "compile_seconds": self.compile_seconds}
+        return (
+            named(self.carry, "carry")
+            | named(self.ledger, "ledger")
+            | {name: np.array(value) for name, value in numbers.items()}
+            | {name: np.ascontiguousarray(column) for name, column in columns.items()}
+        )
 
     @property
     def diverged(self) -> dict[int, int]:
@@ -78,7 +93,7 @@ def simulate(
     start: Point | None = None,
     float64: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    resume: Run | None = None,
+    resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
     """Run a method on a problem over simulated clients.
 
@@ -105,7 +120,7 @@ def simulate(
         start: (x_0, y_0) for every seed, in place of the problem's own.
         float64: double precision; it draws the same rows.
         progress: called after each chunk.
-        resume: a run of the same configuration to go on from.
+        resume: a run of the same configuration to go on from, or its `arrays`.
 
     Neither `chunk`, `eval_every` nor `resume` changes any result.
 
@@ -163,10 +178,13 @@ def simulate(
             batch_size=batch_size,
         )
         starts = jax.tree.map(lambda a: on_device(a, dtype), starts)
-        check_shapes(setup, keys, starts, seeds, resume)
-        names = tuple(dict.fromkeys(metrics))
         z = jax.tree.map(lambda a: a[0], starts)
+        check_loss(setup, z)
+        names = tuple(dict.fromkeys(metrics))
         recorder = Recorder(setup, z, seeds, test, names)
+        if resume is not None:
+            expected, _ = jax.eval_shape(begin, setup, keys, starts)
+            resume = checked_resume(resume, expected, recorder)
         loop = Loop(setup, keys, recorder)
         carry, t = loop.begin(starts, resume)
         run = loop.run(carry, t, rounds, eval_every, chunk, progress)
@@ -275,11 +293,8 @@ def given_starts(start: Point, starts: Point) -> Point:
     return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
 
 
-def check_shapes(
-    setup: Setup, keys: Any, starts: Point, seeds: tuple[int, ...], resume: Run | None
-) -> None:
-    """A loss of one value per row, and a resumed run that fits."""
-    z = jax.tree.map(lambda a: a[0], starts)
+def check_loss(setup: Setup, z: Point) -> None:
+    """A loss must fit the data and give one value per row."""
     kind, rows = type(setup.problem).__name__, len(setup.weight)
     try:
         losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
@@ -292,11 +307,27 @@ def check_shapes(
             f"the loss of {kind} must have one value per row, got shape "
             f"{losses.shape} for {rows} rows."
         )
-    if resume is not None:
-        expected, _ = jax.eval_shape(begin, setup, keys, starts)
-        kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
-        if seeds != resume.history.seeds or kinds(expected) != kinds(resume.carry):
-            raise BadValue(
-                "`resume` must be a run of the same method, problem, clients, "
-                f"precision and seeds, got one with seeds {resume.history.seeds}."
-            )
+
+
+def checked_resume(
+    resume: Run | Mapping[str, np.ndarray], expected: Carry, recorder: Recorder
+) -> Run:
+    """A run that fits the configuration, from itself or from its arrays."""
+    if not isinstance(resume, Run):
+        columns = sorted(name for name in resume if name.startswith("history/"))
+        history = {name.split("/", 2)[2]: resume[name] for name in columns}
+        resume = Run(
+            History(recorder.seeds, history),
+            filled(expected, resume, "carry"),
+            int(resume["round"]),
+            filled(recorder.ledger, resume, "ledger"),
+            float(resume["compile_seconds"]),
+        )
+    kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
+    same_seeds = recorder.seeds == resume.history.seeds
+    if not same_seeds or kinds(expected) != kinds(resume.carry):
+        raise BadValue(
+            "`resume` must be a run of the same method, problem, clients, precision "
+            f"and seeds, got one with seeds {resume.history.seeds}."
+        )
+    return resume
