@@ -32,6 +32,29 @@ def test_costs_of_a_round(name, options, phases):
     assert found == [(d * U, u * U, g, r, p) for d, u, g, r, p in phases]
 
 
+def test_counting_takes_no_longer_for_more_steps():
+    """Counted in the traced program, not by running it."""
+    algorithm = sagda.sagda_ii(local_steps=10**6).build()
+    _, local = cost(algorithm, Z, batch_size=7)
+    assert local.gradients == 10**6
+
+
+def test_gradients_in_a_loop_of_unknown_length_are_refused():
+    import jax
+
+    @sagda.method
+    def endless():
+        def local(f, state, memory, turn):
+            go = lambda z: f.grad(z, f.draw(turn.key("step")))
+            return jax.lax.while_loop(lambda z: z.y[0] > 0, go, state.z), memory
+
+        built = sagda.fsgda().build()
+        return built._replace(phases=(built.phases[0]._replace(client=local),))
+
+    with pytest.raises(ValueError, match=r"cannot be counted; use sagda\.loop"):
+        cost(endless().build(), Z)
+
+
 def test_costs_of_a_warm_start():
     algorithm = sagda.sagda_i(start="warm").build()
     (warm,) = cost(algorithm, Z, batch_size=7, opening=True)

@@ -201,7 +201,12 @@ def bad(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("d.csv", b"", "line 1: no column 'label'"),
+        ("d.csv", b"", "a header and at least one row, is empty"),
+        ("d.csv", b"a,a,label\n1,2,3\n", "line 1: column 'a' stands there twice"),
+        ("d.csv", b"a,label\n1e300,1\n", "line 2: column 'a' must be finite in single"),
+        ("d.csv", b"a,label\n1,1\n1,nan\n", "line 3: the label must be finite"),
+        ("d.csv", "a,label\né,1\n".encode("latin-1"), "must be text in UTF-8"),
+        ("d.svm", b"1 1:1\nnan 1:2\n", "line 2: the label must be finite"),
         ("d.csv", b"a,b\n1,2\n", "line 1: no column 'label' among a, b."),
         ("d.csv", b"a,label\n", "at least one row"),
         ("d.csv", b"label\n1\n0\n", "at least one row of features"),
@@ -220,7 +225,7 @@ def bad(tmp_path, name, content):
         (
             "d.npz",
             {"features": FEATURES + INF, "label": LABEL},
-            "finite, row 0 is not",
+            "single precision, row 0 is not",
         ),
         ("d.npz", {"features": np.array([[{}]]), "label": LABEL}, "not an NPZ file"),
         ("d.svm", b"1 1:2\n0 b:3\n", "line 2: expected index:value, found 'b:3'"),
@@ -239,6 +244,30 @@ def test_mistakes_in_files(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=r"\.$") as caught:
         sagda.load(bad(tmp_path, name, content))
     assert message in str(caught.value)
+
+
+def test_names_of_clients_and_classes_stay_out_of_the_program(tmp_path):
+    """From a CSV with names in both columns to a trained model."""
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal():.3f},{'AB'[i % 2]},{'yn'[i % 3 == 0]}" for i in range(30)]
+    path = tmp_path / "SITES.CSV"
+    path.write_text("a,site,ill\n" + "\n".join(rows))
+    table = sagda.load(path, label="ill", client="site", positive="y").train
+    split = sagda.partition(table, "by-column")
+    run = sagda.simulate(sagda.fsgda(), sagda.AUC.of(split), split, rounds=2)
+    assert run.history["auc_train"].shape == (1, 3)
+
+
+def test_a_libsvm_file_may_lack_its_last_features(tmp_path):
+    path = write(tmp_path / "d.svm")
+    assert sagda.load(path, features=5).train.features.shape == (3, 5)
+    with pytest.raises(ValueError, match="`features` must be at least 3"):
+        sagda.load(path, features=2)
+
+
+def test_a_positive_label_may_be_written_as_a_text():
+    same = [sagda.load("digits", positive=p).train.label for p in (1, "1", 1.0)]
+    assert all((label == same[0]).all() for label in same)
 
 
 def test_mistakes_in_names(tmp_path):

@@ -25,6 +25,31 @@ class Summed(sagda.Problem):
         return jnp.sum(batch.features @ z.x) + z.y
 
 
+@dataclass(frozen=True)
+class Plain(Summed):
+    """A loss as it should be."""
+
+    def loss(self, z, batch, key):
+        return batch.features @ z.x + z.y
+
+
+@dataclass(frozen=True)
+class Tupled(Plain):
+    def init(self, key):
+        return jnp.zeros(4), jnp.zeros(())
+
+
+class Constructed(Plain):
+    def __init__(self, width):
+        object.__setattr__(self, "width", width)
+
+
+@sagda.method
+def doubled():
+    algorithm = fsgda().build()
+    return algorithm._replace(phases=algorithm.phases * 2)
+
+
 def simulate(**options):
     given = {"method": fsgda(), "problem": PROBLEM, "federation": FEDERATION}
     return sagda.simulate(**given | {"batch_size": 2} | options)
@@ -136,6 +161,11 @@ CASES = {
         "`metrics` must be one of drift, variate_lag, potential, got 'drfit'; did you "
         "mean 'drift'?",
     ),
+    "drift that nobody tells": (
+        lambda: simulate(method=sagda.parallel_sgda(), metrics="drift"),
+        "`metrics` may hold drift only where clients tell how far they moved, which "
+        "those of parallel-sgda do not.",
+    ),
     "variates where there are none": (
         lambda: simulate(metrics=["variate_lag"]),
         "`metrics` may hold variate_lag only where clients keep variates, which those "
@@ -155,6 +185,103 @@ CASES = {
         lambda: simulate(federation=None),
         "`federation` must be a Federation, such as sagda.partition(table), got None "
         "of type NoneType.",
+    ),
+    "a test set of other width": (
+        lambda: simulate(test=sagda.load("digits", positive=1).test),
+        "`test` must have 4 features and labels -1 and +1 as the rows trained on, got "
+        "64 features and labels from -1.0 to 1.0.",
+    ),
+    "a data set for a test set": (
+        lambda: simulate(test=1),
+        "`test` must be a Table, such as load(name).test, got 1 of type int.",
+    ),
+    "half a seed": (
+        lambda: simulate(seeds=1.5),
+        "`seeds` must be a whole number, got 1.5 of type float.",
+    ),
+    "a falling schedule that starts at nothing": (
+        lambda: fsgda(local_lr=Rates(lambda t: 0.1 * t, 0.1)),
+        "`local_lr (x) in round 0` must be above zero, got 0.",
+    ),
+    "a data set for a table": (
+        lambda: sagda.partition(sagda.load("digits"), clients=2),
+        "`table` must be a Table, such as load(name).train, got ",
+    ),
+    "a table for labelled clients": (
+        lambda: sagda.AUC.of(FEDERATION.data),
+        "`federation` must be a Federation, such as sagda.partition(table), got ",
+    ),
+    "a quadratic for labelled clients": (
+        lambda: sagda.AUC.of(sagda.Quadratic.make(clients=2)[1]),
+        "this problem needs a federation of labelled rows, got one of Coefficients.",
+    ),
+    "a method that is not built": (
+        lambda: sagda.cost(fsgda(), Point(np.zeros(2), np.zeros(1))),
+        "`algorithm` must be a Algorithm, such as sagda_i().build(), got ",
+    ),
+    "a module for a model": (
+        lambda: sagda.AUC.of(FEDERATION, lambda x: x),
+        "`model` must have `init` and `apply`, such as sagda.Equinox(make), got one of "
+        "type function.",
+    ),
+    "a pull of nothing": (
+        lambda: sagda.DRO.of(FEDERATION, lambda_1=0.0),
+        "`lambda_1` must be above zero, got 0.",
+    ),
+    "an option of another data set": (
+        lambda: sagda.load("digits", postive=1),
+        "`option of data digits` must be one of positive, got 'postive'; did you mean "
+        "'positive'?",
+    ),
+    "an option where there is none": (
+        lambda: sagda.load("a9a", positive=1),
+        "data a9a takes no options, got 'positive'.",
+    ),
+    "an option of another partition": (
+        lambda: sagda.partition(FEDERATION.data, "iid", client=3),
+        "`option of partition iid` must be one of table, clients, samples, seed, got "
+        "'client'; did you mean 'clients'?",
+    ),
+    "features in one row": (
+        lambda: sagda.partition(
+            sagda.Table(np.zeros(3), np.zeros(3)), "iid", clients=1
+        ),
+        "`features` must be numbers of shape (rows, d), got float64 of shape (3,).",
+    ),
+    "columns of unequal length": (
+        lambda: sagda.Federation.of(
+            sagda.Table(np.zeros((3, 1)), np.zeros(2)), [0], [1]
+        ),
+        "`features` must have 2 rows as `label` has, got 3.",
+    ),
+    "features that are not numbers": (
+        lambda: sagda.Federation.of(
+            sagda.Table(np.full((2, 1), np.nan), np.zeros(2)), [0], [1]
+        ),
+        "`features` must be finite, row 0 is not.",
+    ),
+    "a start that is not finite": (
+        lambda: simulate(
+            problem=Plain(), start=Point(np.full(4, np.nan), np.zeros(()))
+        ),
+        "`start` must be finite.",
+    ),
+    "a start of other structure": (
+        lambda: simulate(start=Point((np.zeros(4), 0.0, 0.0), 0.0)),
+        "`start` must have the shapes ",
+    ),
+    "an init without a point": (
+        lambda: simulate(problem=Tupled()),
+        "Tupled.init must return Point(x, y) with arrays in both halves, got tuple.",
+    ),
+    "a problem with a constructor": (
+        lambda: Constructed(3),
+        "Constructed must be a dataclass: write @dataclass(frozen=True) above it, and "
+        "fields in place of __init__.",
+    ),
+    "two phases of one name": (
+        lambda: simulate(method=doubled()),
+        "doubled: two phases are called 'local'.",
     ),
     "a loss without rows": (
         lambda: simulate(problem=Summed()),
@@ -189,8 +316,8 @@ CASES = {
         lambda: sagda.AUC.of(
             sagda.partition(sagda.load("digits").train, clients=10, samples=50)
         ),
-        "labels must be -1 and +1, found 10 classes from 0 to 9; name the positive one "
-        "with `positive=` when loading.",
+        "labels must be -1 and +1, found 10 classes from 0.0 to 9.0; "
+        "sagda.binary(table, positive=...) makes them so.",
     ),
     "smoothness below mu": (
         lambda: sagda.Quadratic.make(smoothness=1.0, mu=1.0),
@@ -224,11 +351,35 @@ def test_mistakes(name):
     assert found.startswith(message) if message.endswith(" ") else found == message
 
 
-def test_a_run_of_another_kind_is_not_resumed():
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("seeds", {"seeds": 1}),
+        ("method", {"method": sagda_i()}),
+        ("method", {"method": fsgda(local_lr=0.5)}),
+        ("float64", {"float64": True}),
+        ("cohort", {"cohort": 2}),
+        ("batch_size", {"batch_size": 1}),
+        ("dropout", {"dropout": 0.5}),
+        ("split", {"federation": uneven_table([3, 5, 4, 2])}),
+        ("metrics", {"metrics": ["drift"]}),
+        ("test", {"test": FEDERATION.data}),
+    ],
+)
+def test_a_run_of_another_configuration_is_not_resumed(field, other):
     run = simulate(rounds=2)
-    for other in ({"seeds": 1}, {"method": sagda_i()}, {"float64": True}):
-        with pytest.raises(ValueError, match="`resume` must be a run of the same"):
-            simulate(rounds=3, resume=run, **other)
+    with pytest.raises(ValueError, match=f"same configuration, but its {field} was"):
+        simulate(rounds=3, resume=run, **other)
+
+
+def test_resuming_needs_a_run_and_rounds_to_go():
+    run = simulate(rounds=2)
+    with pytest.raises(ValueError, match="`rounds` must be at least 2, those already"):
+        simulate(rounds=1, resume=run)
+    with pytest.raises(TypeError, match="`resume` must be a Run"):
+        simulate(rounds=3, resume=run.carry)
+    with pytest.raises(ValueError, match="no array 'carry/state/v/x/model'"):
+        simulate(rounds=3, method=sagda_i(), resume=run.arrays())
 
 
 def test_unknown_public_names_are_refused():

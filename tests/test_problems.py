@@ -237,6 +237,27 @@ def test_the_quadratic_keeps_its_dials(
         np.testing.assert_allclose(np.sqrt((noise**2).sum(2).mean()), 0.7, rtol=1e-9)
 
 
+def test_where_f_is_flat_in_y_any_maximiser_is_a_solution():
+    problem, federation = sagda.Quadratic.make(
+        clients=4, x_dim=3, y_dim=3, strongly_concave=False
+    )
+    C = federation.data.C[0]
+    values, axes = np.linalg.eigh(C)
+    assert abs(values[0]) < 1e-12
+    elsewhere = Point(problem.solution.x, problem.solution.y + 5 * axes[:, 0])
+    run = sagda.simulate(
+        sagda.fsgda(),
+        problem,
+        federation,
+        rounds=1,
+        batch_size=None,
+        float64=True,
+        start=elsewhere,
+    )
+    assert run.history["distance_sq"][0, 0] < 1e-18
+    assert run.history["grad_phi_sq"][0, 0] < 1e-18
+
+
 def test_heterogeneous_nonconvex_clients_are_solved_exactly():
     """Where FSGDA drifts or diverges, SAGDA reaches the known solution."""
     problem, federation = sagda.Quadratic.make(clients=6, nonconvex_clients=True)

@@ -1,14 +1,18 @@
 """The simulator: same bits, no matter how a run is cut; drop-outs; divergence."""
 
 import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import sagda
 from conftest import flat, run64, uneven_table
-from sagda import ALGORITHMS, Federation, Point, sagda_i
+from sagda import ALGORITHMS, Algorithm, Federation, Phase, Point, sagda_i
 from sagda.engines.rounds import advance
 
 START = Point(np.ones(3), np.ones(2))
@@ -192,6 +196,88 @@ def test_who_misses_the_first_exchange_is_not_asked_again(quadratic):
     assert abs(second / 600 - 0.75) < 5 * np.sqrt(0.25 * 0.75 / 600)
     assert up < down
     assert lost > 0
+
+
+class Marked(NamedTuple):
+    z: Point
+    wrong: Any
+
+
+@sagda.method
+def three_exchanges():
+    """The second draws a fresh cohort, the third must go on with that one."""
+
+    def mark(f, state, turn):  # clients are told apart by their gradients
+        return f.grad(state.z, f.whole(turn.key("mark"))).x[0]
+
+    def first(f, state, memory, turn):
+        return jnp.zeros(()), mark(f, state, turn)
+
+    def again(f, state, kept, turn):
+        return (kept != mark(f, state, turn)).astype(jnp.float32), kept
+
+    def note(state, mean, share, t):
+        return state._replace(wrong=state.wrong + mean)
+
+    return Algorithm(
+        lambda z: Marked(z, jnp.zeros(())),
+        (
+            Phase("a", first, lambda state, mean, share, t: state),
+            Phase("b", first, lambda state, mean, share, t: state, resample=True),
+            Phase("c", again, note),
+        ),
+        memory=lambda z: jnp.zeros(()),
+    )
+
+
+def test_a_phase_goes_on_with_the_latest_cohort(quadratic):
+    common = {"rounds": 12, "cohort": 2, "batch_size": 2}
+    out = sagda.simulate(three_exchanges(), *quadratic, **common)
+    assert out.carry.state.wrong[0] == 0
+
+
+def test_truth_values_stay_truth_values(uneven):
+    """A field of a problem, negated inside the loss."""
+
+    @dataclass(frozen=True)
+    class Masked(sagda.Problem):
+        mask: Any
+
+        def init(self, key):
+            return Point(jnp.ones(4), jnp.zeros(()))
+
+        def loss(self, z, batch, key):
+            x = jnp.where(~self.mask, z.x, 0)
+            return batch.features @ x + z.y - z.y**2
+
+    problem = Masked(np.array([True, True, False, True]))
+    out = sagda.simulate(method("fsgda"), problem, uneven, rounds=2, batch_size=None)
+    assert (out.z.x[0] != 1).tolist() == [False, False, True, False]
+
+
+def test_a_network_may_hold_whole_numbers(uneven):
+    class Picked(eqx.Module):
+        order: jax.Array
+        weight: jax.Array
+
+        def __call__(self, a):
+            return self.weight @ a[self.order]
+
+    make = lambda key: Picked(jnp.array([3, 1]), jnp.ones(2))
+    problem = sagda.AUC.of(uneven, sagda.Equinox(make))
+    out = sagda.simulate(method("fsgda"), problem, uneven, rounds=2, batch_size=None)
+    assert out.z.x.model.order is None
+    assert out.z.x.model.weight.shape == (1, 2)
+
+
+def test_saved_arrays_resume_as_the_run_does(quadratic):
+    first = run("sagda-i", quadratic, rounds=7)
+    from_run = run("sagda-i", quadratic, resume=first)
+    from_arrays = run("sagda-i", quadratic, resume=first.arrays())
+    same_bits(from_run, from_arrays)
+    for column, values in from_run.history.columns.items():
+        if column != "seconds":
+            np.testing.assert_array_equal(from_arrays.history[column], values)
 
 
 def test_the_mean_of_memories_is_made_fresh_now_and_then(quadratic, monkeypatch):

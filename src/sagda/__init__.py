@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sagda.data.partition import PARTITIONS as PARTITIONS
     from sagda.data.partition import partition as partition
     from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
-    from sagda.engines.simulate import Progress as Progress
-    from sagda.engines.simulate import Run as Run
+    from sagda.engines.run import Progress as Progress
+    from sagda.engines.run import Run as Run
     from sagda.engines.simulate import simulate as simulate
     from sagda.history import History as History
     from sagda.methods import Method as Method
@@ -59,7 +59,8 @@ _HOME = {
     "sagda.data.datasets": "DATASETS Dataset balanced binary load",
     "sagda.data.federation": "Federation Table",
     "sagda.data.partition": "PARTITIONS partition",
-    "sagda.engines.simulate": "DivergenceWarning Progress Run simulate",
+    "sagda.engines.run": "Progress Run",
+    "sagda.engines.simulate": "DivergenceWarning simulate",
     "sagda.history": "History",
     "sagda.methods": "Method method",
     "sagda.models": "Equinox Linear",

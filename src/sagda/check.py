@@ -1,9 +1,10 @@
 """Checks of what users pass in: one sentence with field, expectation, finding."""
 
 import difflib
+import inspect
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -63,3 +64,21 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     raise BadValue(f"`{name}` must be one of {', '.join(allowed)}, got {value!r}{hint}")
+
+
+def kind(name: str, value: Any, expected: type, example: str) -> None:
+    """Raise unless `value` is of the expected class."""
+    if not isinstance(value, expected):
+        raise BadKind(
+            f"`{name}` must be a {expected.__name__}, {example}, got {value!r:.60} of "
+            f"type {type(value).__name__}."
+        )
+
+
+def keywords(what: str, function: Callable, given: Iterable[str]) -> None:
+    """Raise, with the nearest name, if `function` lacks one of the keywords."""
+    known = list(inspect.signature(function).parameters)
+    for name in given:
+        if not known:
+            raise BadValue(f"{what} takes no options, got {name!r}.")
+        choice(f"option of {what}", name, known)

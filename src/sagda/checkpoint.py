@@ -18,7 +18,7 @@ import safetensors.numpy
 import sagda
 from sagda import durable
 from sagda.check import BadValue
-from sagda.engines.simulate import Run
+from sagda.engines.run import Run
 
 SCHEMA = 1
 

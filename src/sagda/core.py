@@ -42,6 +42,8 @@ class Point:
 class Rates:
     """A pair of step sizes (eta_x, eta_y), each a number or a function of the round.
 
+    A function must work on a traced round: `jnp.where(t < 100, 0.1, 0.01)`, not `if`.
+
     Examples:
         >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
         Rates(x=0.1, y=0.1)

@@ -1,11 +1,13 @@
-"""What a phase costs, measured: bytes from its shapes, gradients by counting calls."""
+"""What a phase costs, measured: bytes from its shapes, gradients from its calls."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sagda.core import Algorithm, Objective, Phase, Point, PyTree, Turn
+from sagda import check
+from sagda.check import BadValue
+from sagda.core import Algorithm, Objective, Point, PyTree, Turn
 from sagda.keys import Key, root_key
 
 
@@ -20,12 +22,30 @@ class PhaseCost(NamedTuple):
     passes: int  # those of them that ran over all local rows
 
 
+class Calls(NamedTuple):
+    """Gradients asked for, the rows drawn for them, and passes over all rows."""
+
+    gradients: int = 0
+    rows: int = 0
+    passes: int = 0
+
+    def plus(self, other: "Calls", times: int) -> "Calls":
+        return Calls(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+MARK = "a_gradient"
+
+
+def a_gradient(z: Point, xi: jax.Array) -> Point:
+    """Stands in a traced program, by its name, for one stochastic gradient."""
+    return z
+
+
 class Probe(Objective):
-    """An objective without data, which counts what is asked of it."""
+    """An objective without data, whose gradients leave a mark in the traced program."""
 
     def __init__(self, batch_size: int | None):
         self.batch_size = batch_size
-        self.gradients = self.rows = self.passes = 0
 
     def draw(self, key: Key, count: int | None = None) -> jax.Array:
         # A sample is known by its width; width zero stands for all local rows.
@@ -36,13 +56,34 @@ class Probe(Objective):
         return jnp.zeros((0,))
 
     def grad(self, z: Point, xi: jax.Array) -> Point:
-        self.gradients += 1
-        self.rows += xi.shape[-1]
-        self.passes += xi.shape[-1] == 0
-        return z
+        return jax.jit(a_gradient)(z, xi)
 
     def project(self, z: Point) -> Point:
         return z
+
+
+def calls_in(program: Any) -> Calls:
+    """The marks in a traced program, those in a loop as often as it runs."""
+    total = Calls()
+    for equation in program.eqns:
+        inside = equation.params
+        if inside.get("name") == MARK:
+            width = equation.invars[-1].aval.shape[-1]
+            total = total.plus(Calls(1, width, int(width == 0)), 1)
+            continue
+        times = inside.get("length", 1) if equation.primitive.name == "scan" else 1
+        for sub in jax.tree.leaves(
+            list(inside.values()), is_leaf=lambda v: hasattr(v, "eqns")
+        ):
+            if hasattr(sub, "eqns"):
+                found = calls_in(sub)
+                if equation.primitive.name == "while" and found.gradients:
+                    raise BadValue(
+                        "gradients inside a loop of unknown length cannot be counted; "
+                        "use sagda.loop."
+                    )
+                total = total.plus(found, times)
+    return total
 
 
 def size_of(tree: PyTree) -> int:
@@ -59,6 +100,8 @@ def cost(
 ) -> tuple[PhaseCost, ...]:
     """The phases of a round (or of the opening) with their measured costs.
 
+    One client is traced through them; nothing is computed.
+
     Examples:
         >>> from sagda import Point, sagda_i
         >>> import numpy as np
@@ -67,45 +110,23 @@ def cost(
         >>> phase.bytes_down, phase.bytes_up, phase.gradients, phase.rows
         (32, 32, 6, 60)
     """
-    phases = algorithm.opening if opening else algorithm.phases
-    sizes = _run(algorithm, phases, z, Probe(batch_size), jax.eval_shape)
-    # Under eval_shape a loop's body is traced once, so calls are counted in a plain
-    # run; they do not depend on the size of z.
-    point = jax.tree.map(lambda _: jnp.zeros(()), z)
-    counts = []
-    with jax.disable_jit():
-        for i in range(len(phases)):
-            probe = Probe(batch_size)
-            call = lambda f, *args: f(*args)
-            _run(algorithm, phases[: i + 1], point, probe, call)
-            counts.append((probe.gradients, probe.rows, probe.passes))
-    before, out = (0, 0, 0), []
-    for phase, (down, up), count in zip(phases, sizes, counts, strict=True):
-        own = [now - then for now, then in zip(count, before, strict=True)]
-        out.append(PhaseCost(phase.name, down, up, *own))
-        before = count
-    return tuple(out)
-
-
-def _run(
-    algorithm: Algorithm, phases: tuple[Phase, ...], z: Point, probe: Probe, call: Any
-) -> list[tuple[int, int]]:
-    """One client alone through the phases; the sizes of its messages and replies."""
-    turn = Turn(jnp.zeros((), jnp.int32), root_key(0))
-    state, memory = call(algorithm.init, z), call(algorithm.memory, z)
-    kept, sizes = memory, []
-    for phase in phases:
-        message = call(phase.broadcast, state)
-        if phase.resample:
-            kept = memory
+    check.kind("algorithm", algorithm, Algorithm, "such as sagda_i().build()")
+    probe, now = Probe(batch_size), jnp.zeros((), jnp.int32)
+    turn = Turn(now, root_key(0))
+    state, memory = (
+        jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
+    )
+    kept, costs = memory, []
+    for phase in algorithm.opening if opening else algorithm.phases:
+        kept = memory if phase.resample else kept
+        message = jax.eval_shape(phase.broadcast, state)
         work = lambda message, kept, phase=phase: phase.client(
             probe, message, kept, turn
         )
-        reply, kept = call(work, message, kept)
-        fold = lambda state, reply, phase=phase: phase.server(
-            state, reply, 1.0, turn.round
-        )
-        state = call(fold, state, reply)
-        memory = call(phase.renew, memory, reply)
-        sizes.append((size_of(message), size_of(reply)))
-    return sizes
+        program, (reply, kept) = jax.make_jaxpr(work, return_shape=True)(message, kept)
+        sizes = size_of(message), size_of(reply)
+        costs.append(PhaseCost(phase.name, *sizes, *calls_in(program)))
+        fold = lambda state, reply, phase=phase: phase.server(state, reply, 1.0, now)
+        state = jax.eval_shape(fold, state, reply)
+        memory = jax.eval_shape(phase.renew, memory, reply)
+    return tuple(costs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from sagda import check
@@ -55,6 +56,8 @@ class Method:
 
 def rates(name: str, value: Any) -> Rates:
     """`value` as checked rates: a `Rates`, a pair, or one number for both halves."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
     if isinstance(value, Rates):
         x, y = value.x, value.y
     elif isinstance(value, tuple | list):
@@ -68,7 +71,11 @@ def rates(name: str, value: Any) -> Rates:
 
     def checked(half: str, eta: Any) -> Any:
         # Traced rates (a sweep inside a program) have no value to look at.
-        if callable(eta) or isinstance(eta, Tracer):
+        if isinstance(eta, Tracer):
+            return eta
+        if callable(eta):
+            first = np.asarray(eta(0)).item()
+            check.positive(f"{name} ({half}) in round 0", first)
             return eta
         eta = eta.item() if hasattr(eta, "item") else eta
         return check.positive(f"{name} ({half})", eta)

@@ -47,13 +47,7 @@ class Equinox:
         return eqx.filter(self.make(key), eqx.is_inexact_array)
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
-        # The structure does not depend on the key, and its arrays are not used.
-        shape = eqx.filter_eval_shape(self.make, jax.random.key(0))
-        fixed = eqx.filter(shape, _is_not_parameter)
+        # Arrays of parameters made here are not used, and so never computed.
+        _, fixed = eqx.partition(self.make(jax.random.key(0)), eqx.is_inexact_array)
         module = eqx.combine(parameters, fixed)
         return jax.vmap(module)(features).reshape(len(features))
-
-
-def _is_not_parameter(leaf: Any) -> bool:
-    is_array = isinstance(leaf, jax.ShapeDtypeStruct)
-    return not (is_array and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact))

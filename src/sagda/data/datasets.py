@@ -3,6 +3,7 @@
 import bz2
 import io
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,10 @@ def binary(table: Table, positive: Any = None) -> Table:
 
     With two classes of numbers `positive` may be left out: it is the larger one.
     """
+    check.kind("table", table, Table, "such as load(name).train")
     classes = np.unique(table.label)
+    if isinstance(positive, str) and classes.dtype.kind in "fiu":
+        positive = number(positive)
     if len(classes) < 2:
         raise BadValue(
             f"labels must be of two classes or more, found only {classes[0]!s}."
@@ -45,13 +49,24 @@ def binary(table: Table, positive: Any = None) -> Table:
         positive = classes[-1]
     elif positive not in classes:
         shown = ", ".join(map(str, classes[:10]))
-        raise BadValue(f"`positive` must be one of the labels {shown}, got {positive}.")
+        raise BadValue(
+            f"`positive` must be one of the labels {shown}, got {positive!r}."
+        )
     label = np.where(table.label == positive, 1.0, -1.0).astype(np.float32)
     return table._replace(label=label, origin=table.label)
 
 
+def number(text: str) -> float | str:
+    """A label that was written as a text, if it is a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
     """`per_class` rows of each class, drawn at random."""
+    check.kind("table", table, Table, "such as load(name).train")
     check.integer("per_class", per_class, low=1)
     rng, chosen = generator(seed, "balanced"), []
     for label in np.unique(table.label):
@@ -124,6 +139,7 @@ def load_file(
     label: str = "label",
     client: str | None = None,
     positive: Any = None,
+    features: int | None = None,
 ) -> Dataset:
     """A file of one's own: CSV, NPZ or LIBSVM, by its ending (`sagda.data.files`).
 
@@ -132,9 +148,11 @@ def load_file(
         label: the label column (CSV) or array (NPZ).
         client: the column or array that says who holds the row; `qid` in LIBSVM.
         positive: the label of the positive class; see `binary`.
+        features: d, for a LIBSVM file that may lack the last features.
     """
     path = Path(path)
-    return Dataset(path.stem, binary(read_file(path, label, client), positive))
+    table = read_file(path, label, client, features)
+    return Dataset(path.stem, binary(table, positive))
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
@@ -152,7 +170,10 @@ def load(name: str | Path, **options) -> Dataset:
         'digits'
     """
     if str(name) in DATASETS:
-        return DATASETS[str(name)](**options)
-    if isinstance(name, Path) or Path(name).suffix or Path(name).exists():
-        return load_file(name, **options)
-    return DATASETS[check.choice("data", name, DATASETS)](**options)
+        loader = DATASETS[str(name)]
+    elif isinstance(name, Path) or Path(name).suffix or Path(name).exists():
+        loader = partial(load_file, name)
+    else:
+        loader = DATASETS[check.choice("data", name, DATASETS)]
+    check.keywords(f"data {name}", loader, options)
+    return loader(**options)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sagda.check import BadValue
+from sagda import check
+from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 
 
@@ -42,6 +43,8 @@ class Federation(NamedTuple):
         if len(np.unique(order)) != len(order):
             raise BadValue("a row may belong to one client only.")
         start = np.cumsum(size) - size
+        if isinstance(table, Table):
+            table = checked_table(table)
         data = jax.tree.map(lambda column: np.asarray(column)[order], table)
         if isinstance(data, Table):
             position = np.arange(len(order)) - np.repeat(start, size)
@@ -71,14 +74,41 @@ class Federation(NamedTuple):
         return digest.hexdigest()[:16]
 
 
+def checked_table(table: Table) -> Table:
+    """Columns as arrays of one length, features as finite numbers in rows."""
+    table = Table(*(None if c is None else np.asarray(c) for c in table))
+    features, rows = table.features, len(table.label)
+    if features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise BadValue(
+            "`features` must be numbers of shape (rows, d), got "
+            f"{features.dtype} of shape {features.shape}."
+        )
+    for name, column in table._asdict().items():
+        if column is not None and len(column) != rows:
+            raise BadValue(
+                f"`{name}` must have {rows} rows as `label` has, got {len(column)}."
+            )
+    if features.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(bad):
+            raise BadValue(f"`features` must be finite, row {bad[0]} is not.")
+    return table
+
+
 def share_of_positives(federation: Federation) -> float:
     """tau, a mean over clients; refuses labels other than -1 and +1, and one class."""
+    check.kind("federation", federation, Federation, "such as sagda.partition(table)")
+    if not isinstance(federation.data, Table):
+        raise BadKind(
+            "this problem needs a federation of labelled rows, got one of "
+            f"{type(federation.data).__name__}."
+        )
     label = federation.data.label
     found = np.unique(label)
-    if not np.isin(found, (-1, 1)).all():
+    if found.dtype.kind not in "fiu" or not np.isin(found, (-1, 1)).all():
         raise BadValue(
-            f"labels must be -1 and +1, found {len(found)} classes from {found[0]:g} "
-            f"to {found[-1]:g}; name the positive one with `positive=` when loading."
+            f"labels must be -1 and +1, found {len(found)} classes from {found[0]} to "
+            f"{found[-1]}; sagda.binary(table, positive=...) makes them so."
         )
     if len(found) < 2:
         raise BadValue(

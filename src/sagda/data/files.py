@@ -23,21 +23,24 @@ import numpy as np
 from sagda.check import BadValue
 from sagda.data.federation import Table
 
+LARGEST = float(np.finfo(np.float32).max)
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 
 
-def read_file(path: Path, label: str, client: str | None) -> Table:
+def read_file(
+    path: Path, label: str, client: str | None, features: int | None = None
+) -> Table:
     """The table in `path`, labels as they stand there."""
     if not path.is_file():
         raise BadValue(f"data file {path} does not exist.")
-    packed = path.suffix in (".bz2", ".gz")
-    suffix = path.with_suffix("").suffix if packed else path.suffix
+    packed = path.suffix.lower() in (".bz2", ".gz")
+    suffix = (path.with_suffix("").suffix if packed else path.suffix).lower()
     if suffix == ".csv" and not packed:
         return read_csv(path, label, client)
     if suffix == ".npz" and not packed:
         return read_npz(path, label, client)
     if suffix in LIBSVM:
-        return read_libsvm(path, client)
+        return read_libsvm(path, client, features)
     raise BadValue(
         f"data file {path} must end in .csv, .npz or .libsvm (or .svm, .svmlight, .t, "
         "packed or not) to show its format."
@@ -45,9 +48,18 @@ def read_file(path: Path, label: str, client: str | None) -> Table:
 
 
 def read_csv(path: Path, label: str, client: str | None) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadValue(f"{path} must be text in UTF-8: {error}.") from None
+    with io.StringIO(text, newline="") as file:
         lines = csv.reader(file)
         header = [name.strip() for name in next(lines, [])]
+        if not header:
+            raise BadValue(f"{path} must hold a header and at least one row, is empty.")
+        twice = [name for name in header if header.count(name) > 1]
+        if twice:
+            raise BadValue(f"{path}, line 1: column {twice[0]!r} stands there twice.")
         for wanted in filter(None, (label, client)):
             if wanted not in header:
                 raise BadValue(
@@ -69,7 +81,7 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
                     raise BadValue(
                         f"{path}, line {lines.line_num}: column {name!r} is empty."
                     )
-                column.append(row[name].strip())
+                column.append((row[name].strip(), lines.line_num))
             numbers.append(
                 [
                     _number(cell, f"{path}, line {lines.line_num}: column {name!r}")
@@ -81,8 +93,8 @@ def read_csv(path: Path, label: str, client: str | None) -> Table:
         raise BadValue(f"{path} must hold a header and at least one row of features.")
     return Table(
         np.array(numbers, np.float32),
-        _numbers_or_names(others[label]),
-        client=np.array(others[client]) if client else None,
+        _labels(path, others[label]),
+        client=np.array([cell for cell, _ in others[client]]) if client else None,
     )
 
 
@@ -91,16 +103,23 @@ def _number(cell: str, where: str) -> float:
         value = float(cell)
     except ValueError:
         raise BadValue(f"{where} must be a number, found {cell!r}.") from None
-    if not math.isfinite(value):
-        raise BadValue(f"{where} must be finite, found {cell!r}.")
+    if not abs(value) <= LARGEST:
+        raise BadValue(f"{where} must be finite in single precision, found {cell!r}.")
     return value
 
 
-def _numbers_or_names(cells: list[str]) -> np.ndarray:
+def _labels(path: Path, cells: list[tuple[str, int]]) -> np.ndarray:
+    """Numbers if all of them are, else names."""
     try:
-        return np.array(cells, np.float32)
+        numbers = [float(cell) for cell, _ in cells]
     except ValueError:
-        return np.array(cells)
+        return np.array([cell for cell, _ in cells])
+    for value, (cell, line) in zip(numbers, cells, strict=True):
+        if not math.isfinite(value):
+            raise BadValue(
+                f"{path}, line {line}: the label must be finite, found {cell!r}."
+            )
+    return np.array(numbers, np.float32)
 
 
 def read_npz(path: Path, label: str, client: str | None) -> Table:
@@ -126,16 +145,22 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
                 f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
                 f"found {columns[name].shape}."
             )
-    bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    if len(bad):
-        raise BadValue(f"{path}: `features` must be finite, row {bad[0]} is not.")
     if labels.dtype.kind in "fiub":
         labels = labels.astype(np.float32)
+    with np.errstate(over="ignore"):
+        features = features.astype(np.float32)
+    for name, column in (("features", features), (label, labels[:, None])):
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            bad = np.flatnonzero(~np.isfinite(column).all(axis=1))
+            raise BadValue(
+                f"{path}: `{name}` must be finite in single precision, row {bad[0]} is "
+                "not."
+            )
     who = None if client is None else columns[client]
-    return Table(features.astype(np.float32), labels, client=who)
+    return Table(features, labels, client=who)
 
 
-def read_libsvm(path: Path, client: str | None) -> Table:
+def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Table:
     from sklearn.datasets import load_svmlight_file
 
     if client not in (None, "qid"):
@@ -155,8 +180,18 @@ def read_libsvm(path: Path, client: str | None) -> Table:
         parts: Any = load_svmlight_file(io.BytesIO(text), **options)
     except (ValueError, OverflowError) as error:
         raise BadValue(_first_bad_line(path, text) or f"{path}: {error}") from None
-    features, label = parts[0].toarray().astype(np.float32), parts[1].astype(np.float32)
-    if len(label) == 0 or not np.isfinite(features).all():
+    with np.errstate(over="ignore"):
+        features = parts[0].toarray().astype(np.float32)
+        label = parts[1].astype(np.float32)
+    if width is not None:
+        if features.shape[1] > width:
+            raise BadValue(
+                f"`features` must be at least {features.shape[1]}, the largest index "
+                f"in {path}, got {width}."
+            )
+        features = np.pad(features, ((0, 0), (0, width - features.shape[1])))
+    finite = np.isfinite(features).all() and np.isfinite(label).all()
+    if len(label) == 0 or not finite:
         raise BadValue(
             _first_bad_line(path, text) or f"{path} must hold at least one row."
         )

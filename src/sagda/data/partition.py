@@ -184,7 +184,7 @@ def by_column(
     if table.client is None:
         raise BadValue(
             "partition `by-column` needs a client column; name it when you load the "
-            "file, as in `load_file(path, client='site')`."
+            "file, as in `sagda.load(path, client='site')`."
         )
     names, owner, counts = np.unique(
         table.client, return_inverse=True, return_counts=True
@@ -228,4 +228,7 @@ def partition(table: Table, scheme: str = "by-label", **options) -> Federation:
         >>> partition(digits, "iid", clients=10, samples=20).size.tolist()
         [20, 20, 20, 20, 20, 20, 20, 20, 20, 20]
     """
-    return PARTITIONS[check.choice("partition", scheme, PARTITIONS)](table, **options)
+    check.kind("table", table, Table, "such as load(name).train")
+    split = PARTITIONS[check.choice("partition", scheme, PARTITIONS)]
+    check.keywords(f"partition {scheme}", split, options)
+    return split(table, **options)

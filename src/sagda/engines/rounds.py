@@ -51,12 +51,17 @@ class Members(NamedTuple):
 def draw_members(
     setup: Setup, phases: tuple[Phase, ...], key: Key, t: Any
 ) -> dict[str, Members]:
-    """Every phase's cohort: who misses an exchange is out for the rest of the round."""
-    members, asked = {}, None
+    """Every phase's cohort, which lasts until a phase draws a fresh one.
+
+    Who misses an exchange is out until then.
+    """
+    members = {}
+    everyone = jnp.ones(setup.cohort, bool)
+    ids, asked = cohort_of(key, t, phases[0], setup.clients, setup.cohort), everyone
     for phase in phases:
-        ids = cohort_of(key, t, phase, setup.clients, setup.cohort)
-        if asked is None or phase.resample:
-            asked = jnp.ones(setup.cohort, bool)
+        if phase.resample:
+            ids = cohort_of(key, t, phase, setup.clients, setup.cohort)
+            asked = everyone
         answered = asked
         if setup.dropout is not None:
             answered = asked & answers(key, t, phase, ids, setup.dropout)

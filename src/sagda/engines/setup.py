@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sagda.check import BadKind
 from sagda.core import PyTree
-from sagda.data.federation import Federation
+from sagda.data.federation import Federation, Table
 from sagda.data.objective import Sampled
 from sagda.methods import Method
 from sagda.problems.base import Problem
@@ -52,7 +53,7 @@ class Setup:
         return cls(
             method,
             put(problem),
-            put(jax.tree.map(lambda column: column[fill], federation.data)),
+            put(jax.tree.map(lambda column: column[fill], numbers(federation.data))),
             put(np.concatenate([federation.weight, np.zeros(padding)])),
             put(federation.owner[fill]),
             put(federation.start),
@@ -75,6 +76,17 @@ class Setup:
         )
 
 
+def numbers(data: PyTree) -> PyTree:
+    """The columns that a loss may look at: names of clients and classes stay behind."""
+    return data._replace(origin=None, client=None) if isinstance(data, Table) else data
+
+
 def on_device(array: Any, dtype: Any) -> jax.Array:
+    """Floats in the run's precision, whole numbers in 32 bits, truth values as such."""
     array = np.asarray(array)
-    return jnp.asarray(array, dtype if array.dtype.kind == "f" else np.int32)
+    kinds = {"f": dtype, "i": np.int32, "u": np.int32, "b": np.bool_}
+    if array.dtype.kind not in kinds:
+        raise BadKind(
+            f"columns and fields must be numbers, got an array of {array.dtype}."
+        )
+    return jnp.asarray(array, kinds[array.dtype.kind])

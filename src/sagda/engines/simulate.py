@@ -2,26 +2,31 @@
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
-from sagda.check import BadKind, BadValue
+from sagda.check import BadValue
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
-from sagda.engines.recorder import Ledger, Recorder
+from sagda.engines.checks import (
+    check_algorithm,
+    check_loss,
+    check_starts,
+    check_test,
+    given_starts,
+)
+from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, Tally, advance, begin
-from sagda.engines.saved import filled, named
-from sagda.engines.setup import Setup, on_device
-from sagda.history import History
+from sagda.engines.run import Progress, Run, checked_resume
+from sagda.engines.setup import Setup
 from sagda.keys import key_of, root_key
 from sagda.methods import Method
-from sagda.metrics import OPTIONAL
 from sagda.problems.base import Problem
 
 CHUNK_SECONDS = 0.5
@@ -29,51 +34,6 @@ CHUNK_SECONDS = 0.5
 
 class DivergenceWarning(UserWarning):
     """A run left the finite numbers."""
-
-
-class Run(NamedTuple):
-    """What `simulate` returns; `resume=run` goes on from it."""
-
-    history: History
-    carry: Carry  # the server's state and the clients' memories, seeds first
-    round: int
-    ledger: Ledger
-    compile_seconds: float
-
-    @property
-    def z(self) -> Point:
-        """The last iterate; every array has the seeds as its first axis."""
-        return self.carry.state.z
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it as arrays by name, for a file; `resume` takes these too."""
-        columns = {
-            f"history/{i:03d}/{name}": column
-            for i, (name, column) in enumerate(self.history.columns.items())
-        }
-        numbers = {"round": self.round, "compile_seconds": self.compile_seconds}
-        return (
-            named(self.carry, "carry")
-            | named(self.ledger, "ledger")
-            | {name: np.array(value) for name, value in numbers.items()}
-            | {name: np.ascontiguousarray(column) for name, column in columns.items()}
-        )
-
-    @property
-    def diverged(self) -> dict[int, int]:
-        """By seed, the first round that was not finite."""
-        pairs = zip(self.history.seeds, self.carry.broken.tolist(), strict=True)
-        return {seed: t for seed, t in pairs if t >= 0}
-
-
-class Progress(NamedTuple):
-    """What a progress callback is told after each chunk of rounds."""
-
-    round: int
-    rounds: int
-    seconds: float  # in rounds so far, without compiling
-    latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
-    snapshot: Callable[[], Run]  # the run as it stands, to be kept and resumed
 
 
 def simulate(
@@ -131,9 +91,9 @@ def simulate(
         >>> bool(run.history["distance_sq"][0, -1] < 1e-3)
         True
     """
-    checked(method, "method", Method, "such as sagda.algorithm('sagda-i')")
-    checked(problem, "problem", Problem, "such as sagda.AUC.of(federation)")
-    checked(federation, "federation", Federation, "such as sagda.partition(table)")
+    check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
+    check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
+    check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     M, smallest = federation.clients, int(federation.size.min())
     check.integer("rounds", rounds, low=1)
     cohort = M if cohort is None else cohort
@@ -142,27 +102,24 @@ def simulate(
         what = ", the rows of the smallest client (None takes all)"
         check.integer("batch_size", batch_size, low=1, high=smallest, what=what)
     check.real("dropout", dropout, low=0, high=1)
-    seeds = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    if not seeds:
+    given = tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
+    if not given:
         raise BadValue("`seeds` must hold at least one seed, got none.")
-    for seed in seeds:
-        check.integer("seeds", seed, low=0, high=2**32 - 1)
+    seeds = tuple(check.integer("seeds", s, low=0, high=2**32 - 1) for s in given)
     check.integer("eval_every", eval_every, low=1)
     if chunk is not None:
         check.integer("chunk", chunk, low=1)
-    for name in metrics:
-        check.choice("metrics", name, OPTIONAL)
-    if "variate_lag" in metrics and method.build().mean is None:
-        raise BadValue(
-            f"`metrics` may hold variate_lag only where clients keep variates, which "
-            f"those of {method.name} do not."
-        )
+    metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
+    check_algorithm(method, metrics)
     problem.check(federation)
+    if test is not None:
+        check_test(test, federation)
 
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
         starts = draw_starts(problem, keys)
+    check_starts(problem, starts)
     if start is not None:
         starts = given_starts(start, starts)
 
@@ -177,15 +134,29 @@ def simulate(
             cohort=int(cohort),
             batch_size=batch_size,
         )
-        starts = jax.tree.map(lambda a: on_device(a, dtype), starts)
+        starts = jax.tree.map(lambda a: jnp.asarray(a, dtype), starts)
         z = jax.tree.map(lambda a: a[0], starts)
         check_loss(setup, z)
-        names = tuple(dict.fromkeys(metrics))
-        recorder = Recorder(setup, z, seeds, test, names)
+        recorder = Recorder(setup, z, seeds, test, metrics)
+        setting = {
+            "method": repr(method),
+            "problem": type(problem).__name__,
+            "split": federation.hash,
+            "cohort": str(cohort),
+            "batch_size": str(batch_size),
+            "dropout": str(dropout),
+            "seeds": str(seeds),
+            "float64": str(float64),
+            "metrics": str(metrics),
+            "test": "none" if test is None else f"{len(test.label)} rows",
+        }
         if resume is not None:
             expected, _ = jax.eval_shape(begin, setup, keys, starts)
-            resume = checked_resume(resume, expected, recorder)
-        loop = Loop(setup, keys, recorder)
+            resume = checked_resume(resume, expected, recorder, setting)
+            check.integer(
+                "rounds", rounds, low=resume.round, what=", those already run"
+            )
+        loop = Loop(setup, keys, recorder, setting)
         carry, t = loop.begin(starts, resume)
         run = loop.run(carry, t, rounds, eval_every, chunk, progress)
     if run.diverged:
@@ -196,8 +167,11 @@ def simulate(
 class Loop:
     """The rounds of a run, chunk by chunk."""
 
-    def __init__(self, setup: Setup, keys: Any, recorder: Recorder):
+    def __init__(
+        self, setup: Setup, keys: Any, recorder: Recorder, setting: dict[str, str]
+    ):
         self.setup, self.keys, self.recorder = setup, keys, recorder
+        self.setting = setting
         self.compile_seconds = 0.0
 
     def begin(self, starts: Point, resume: Run | None) -> tuple[Carry, int]:
@@ -254,7 +228,7 @@ class Loop:
         recorder = self.recorder
         kept = jax.device_get(carry)
         ledger, seconds = recorder.ledger, self.compile_seconds
-        return Run(recorder.history, kept, t, ledger, seconds)
+        return Run(recorder.history, kept, t, ledger, seconds, self.setting)
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:
@@ -267,67 +241,7 @@ def advice(method: Method, diverged: dict[int, int]) -> str:
     )
 
 
-def checked(value: Any, name: str, kind: type, example: str) -> None:
-    if not isinstance(value, kind):
-        raise BadKind(
-            f"`{name}` must be a {kind.__name__}, {example}, got {value!r:.60} of type "
-            f"{type(value).__name__}."
-        )
-
-
 @jax.jit
 def draw_starts(problem: Problem, keys: Any) -> Point:
     """(x_0, y_0) of each seed."""
     return jax.vmap(lambda key: problem.init(key_of(key, "start")))(keys)
-
-
-def given_starts(start: Point, starts: Point) -> Point:
-    """The user's start for every seed, after a look at its shapes."""
-    shapes = lambda tree: jax.tree.map(np.shape, tree)
-    expected = jax.tree.map(lambda a: a.shape[1:], starts)
-    if shapes(start) != expected:
-        raise BadValue(
-            f"`start` must have the shapes {expected} of the problem's own start, got "
-            f"{shapes(start)}."
-        )
-    return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
-
-
-def check_loss(setup: Setup, z: Point) -> None:
-    """A loss must fit the data and give one value per row."""
-    kind, rows = type(setup.problem).__name__, len(setup.weight)
-    try:
-        losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
-    except (TypeError, IndexError) as error:
-        raise BadValue(
-            f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
-        ) from error
-    if losses.shape != (rows,):
-        raise BadValue(
-            f"the loss of {kind} must have one value per row, got shape "
-            f"{losses.shape} for {rows} rows."
-        )
-
-
-def checked_resume(
-    resume: Run | Mapping[str, np.ndarray], expected: Carry, recorder: Recorder
-) -> Run:
-    """A run that fits the configuration, from itself or from its arrays."""
-    if not isinstance(resume, Run):
-        columns = sorted(name for name in resume if name.startswith("history/"))
-        history = {name.split("/", 2)[2]: resume[name] for name in columns}
-        resume = Run(
-            History(recorder.seeds, history),
-            filled(expected, resume, "carry"),
-            int(resume["round"]),
-            filled(recorder.ledger, resume, "ledger"),
-            float(resume["compile_seconds"]),
-        )
-    kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
-    same_seeds = recorder.seeds == resume.history.seeds
-    if not same_seeds or kinds(expected) != kinds(resume.carry):
-        raise BadValue(
-            "`resume` must be a run of the same method, problem, clients, precision "
-            f"and seeds, got one with seeds {resume.history.seeds}."
-        )
-    return resume

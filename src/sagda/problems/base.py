@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
 from sagda.keys import Key
@@ -21,6 +22,16 @@ class Problem(abc.ABC):
     and functions shape them. Only `init` and `loss` must be written.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # Without the decorator, fields set in __init__ would be lost on the way into
+        # a compiled program.
+        if "__init__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+            raise BadKind(
+                f"{cls.__name__} must be a dataclass: write @dataclass(frozen=True) "
+                "above it, and fields in place of __init__."
+            )
+        return super().__new__(cls)
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         register(cls)
@@ -33,8 +44,8 @@ class Problem(abc.ABC):
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
         """One value per row of `batch`, whose mean is f_i; `key` for a loss with noise.
 
-        `batch` has the columns of the federation's table, `position` among them: the
-        number of each row within its client.
+        `batch` has the columns of the federation's data; a `Table` has `position`
+        among them, the number of each row within its client.
         """
 
     def check(self, federation: Federation) -> None:

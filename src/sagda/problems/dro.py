@@ -43,12 +43,17 @@ class DRO(Problem):
     @classmethod
     def of(cls, federation: Federation, **constants: float) -> "DRO":
         """The problem on this data, with the paper's constants unless given others."""
+        share_of_positives(federation)
         features = federation.data.features.shape[1]
         return cls(features, int(federation.size.max()), **constants)
 
     def __post_init__(self) -> None:
         check.integer("features", self.features, low=1)
         check.integer("samples", self.samples, low=1)
+        if self.lambda_1 is not None:
+            check.positive("lambda_1", self.lambda_1)
+        check.real("lambda_2", self.lambda_2, low=0)
+        check.positive("alpha", self.alpha)
 
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)

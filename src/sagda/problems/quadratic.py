@@ -68,7 +68,7 @@ class Quadratic(Problem):
             samples: rows per client.
             x_dim: entries of x.
             y_dim: entries of y.
-            smoothness: L_f, at least `mu`.
+            smoothness: L_f, above `mu`.
             mu: modulus of strong concavity, or the PL constant without it.
             heterogeneity: root mean square over clients of the distance between
                 grad f_i and grad f at the solution, in x and in y each.
@@ -161,8 +161,11 @@ class Quadratic(Problem):
         return inverse @ (mean(rows.B).T @ x + mean(rows.b))
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """The squared distance to the solutions; y is free where f is flat in it."""
         error = z - self.solution
-        return {"distance_sq": jnp.sum(error.x**2) + jnp.sum(error.y**2)}
+        C = jnp.tensordot(weight, rows.C, 1)
+        curved = jnp.linalg.pinv(C, hermitian=True) @ (C @ error.y)
+        return {"distance_sq": jnp.sum(error.x**2) + jnp.sum(curved**2)}
 
 
 def _scale_to(smoothness, A, B, C, bend, turns):

@@ -1,0 +1,91 @@
+"""Checks before a simulation starts: what does not fit is said in one sentence."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from sagda import check
+from sagda.check import BadValue
+from sagda.core import Point
+from sagda.data.federation import Federation, Table
+from sagda.engines.setup import Setup
+from sagda.keys import root_key
+from sagda.methods import Method
+from sagda.metrics import OPTIONAL
+from sagda.problems.base import Problem
+
+
+def check_algorithm(method: Method, metrics: tuple[str, ...]) -> None:
+    """Phases with names of their own, and metrics that the method has."""
+    algorithm = method.build()
+    names = [phase.name for phase in (*algorithm.opening, *algorithm.phases)]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise BadValue(f"{method.name}: two phases are called {twice[0]!r}.")
+    for name in metrics:
+        check.choice("metrics", name, OPTIONAL)
+    if "variate_lag" in metrics and algorithm.mean is None:
+        raise BadValue(
+            "`metrics` may hold variate_lag only where clients keep variates, which "
+            f"those of {method.name} do not."
+        )
+    if "drift" in metrics and all(p.delta is None for p in algorithm.phases):
+        raise BadValue(
+            "`metrics` may hold drift only where clients tell how far they moved, "
+            f"which those of {method.name} do not."
+        )
+
+
+def check_test(test: Any, federation: Federation) -> None:
+    """Rows like those that are trained on."""
+    check.kind("test", test, Table, "such as load(name).test")
+    if not isinstance(federation.data, Table):
+        raise BadValue("`test` may be given only with a federation of labelled rows.")
+    width, expected = np.shape(test.features)[1:], federation.data.features.shape[1:]
+    if width != expected or not np.isin(test.label, (-1, 1)).all():
+        raise BadValue(
+            f"`test` must have {expected[0]} features and labels -1 and +1 as the rows "
+            f"trained on, got {width[0] if width else 'no'} features and labels from "
+            f"{np.min(test.label)} to {np.max(test.label)}."
+        )
+
+
+def check_starts(problem: Problem, starts: Any) -> None:
+    kind = type(problem)
+    if not isinstance(starts, Point) or not jax.tree.leaves(starts.y):
+        raise BadValue(
+            f"{kind.__name__}.init must return Point(x, y) with arrays in both halves, "
+            f"got {type(starts).__name__}."
+        )
+
+
+def given_starts(start: Point, starts: Point) -> Point:
+    """The user's start for every seed, after a look at its shapes."""
+    shapes = lambda tree: jax.tree.map(np.shape, tree)
+    expected = jax.tree.map(lambda a: a.shape[1:], starts)
+    alike = jax.tree.structure(start) == jax.tree.structure(starts)
+    if not alike or shapes(start) != expected:
+        raise BadValue(
+            f"`start` must have the shapes {expected} of the problem's own start, got "
+            f"{shapes(start)}."
+        )
+    if not all(np.isfinite(a).all() for a in jax.tree.leaves(start)):
+        raise BadValue("`start` must be finite.")
+    return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
+
+
+def check_loss(setup: Setup, z: Point) -> None:
+    """A loss must fit the data and give one value per row."""
+    kind, rows = type(setup.problem).__name__, len(setup.weight)
+    try:
+        losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
+    except (TypeError, IndexError) as error:
+        raise BadValue(
+            f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
+        ) from error
+    if losses.shape != (rows,):
+        raise BadValue(
+            f"the loss of {kind} must have one value per row, got shape "
+            f"{losses.shape} for {rows} rows."
+        )

@@ -1,0 +1,95 @@
+"""`Run`: what a simulation has done, to look at, to keep and to go on from."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sagda import check
+from sagda.check import BadValue
+from sagda.core import Point
+from sagda.engines.recorder import Ledger, Recorder
+from sagda.engines.rounds import Carry
+from sagda.engines.saved import filled, named
+from sagda.history import History
+
+
+class Run(NamedTuple):
+    """What `simulate` returns; `resume=run` goes on from it."""
+
+    history: History
+    carry: Carry  # the server's state and the clients' memories, seeds first
+    round: int
+    ledger: Ledger
+    compile_seconds: float
+    setting: dict[str, str] | None = None  # what a resumed run must have in common
+
+    @property
+    def z(self) -> Point:
+        """The last iterate; every array has the seeds as its first axis."""
+        return self.carry.state.z
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it as arrays by name, for a file; `resume` takes these too."""
+        columns = {
+            f"history/{i:03d}/{name}": column
+            for i, (name, column) in enumerate(self.history.columns.items())
+        }
+        numbers = {"round": self.round, "compile_seconds": self.compile_seconds}
+        return (
+            named(self.carry, "carry")
+            | named(self.ledger, "ledger")
+            | {name: np.array(value) for name, value in numbers.items()}
+            | {name: np.ascontiguousarray(column) for name, column in columns.items()}
+        )
+
+    @property
+    def diverged(self) -> dict[int, int]:
+        """By seed, the first round that was not finite."""
+        pairs = zip(self.history.seeds, self.carry.broken.tolist(), strict=True)
+        return {seed: t for seed, t in pairs if t >= 0}
+
+
+class Progress(NamedTuple):
+    """What a progress callback is told after each chunk of rounds."""
+
+    round: int
+    rounds: int
+    seconds: float  # in rounds so far, without compiling
+    latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
+    snapshot: Callable[[], Run]  # the run as it stands, to be kept and resumed
+
+
+def checked_resume(
+    resume: Run | Mapping[str, np.ndarray],
+    expected: Carry,
+    recorder: Recorder,
+    setting: dict[str, str],
+) -> Run:
+    """A run that fits the configuration, from itself or from its arrays."""
+    if isinstance(resume, Mapping):
+        columns = sorted(name for name in resume if name.startswith("history/"))
+        history = {name.split("/", 2)[2]: resume[name] for name in columns}
+        resume = Run(
+            History(recorder.seeds, history),
+            filled(expected, resume, "carry"),
+            int(resume["round"]),
+            filled(recorder.ledger, resume, "ledger"),
+            float(resume["compile_seconds"]),
+        )
+    check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")
+    for field, now in setting.items():
+        then = (resume.setting or setting)[field]
+        if then != now:
+            raise BadValue(
+                f"`resume` must be a run of the same configuration, but its {field} "
+                f"was {then}, not {now}."
+            )
+    kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
+    if kinds(expected) != kinds(resume.carry):
+        raise BadValue(
+            "`resume` must be a run of the same method, problem and clients; its "
+            "arrays have other shapes."
+        )
+    return resume

@@ -1,0 +1,155 @@
+"""From a configuration to the objects it describes."""
+
+import inspect
+from typing import Any, NamedTuple
+
+from sagda import check
+from sagda.algorithms import ALGORITHMS
+from sagda.check import BadValue
+from sagda.config import Config, build
+from sagda.data.datasets import DATASETS, balanced, load
+from sagda.data.federation import Federation, Table
+from sagda.data.partition import PARTITIONS, partition
+from sagda.methods import Method
+from sagda.problems import PROBLEMS
+from sagda.problems.base import Problem
+from sagda.problems.quadratic import Quadratic
+
+COMMON = ("local_lr", "server_lr", "local_steps")
+
+
+class Experiment(NamedTuple):
+    """A configuration with every default filled in, and what it describes."""
+
+    config: Config
+    federation: Federation
+    problem: Problem
+    methods: dict[str, Method]
+    test: Table | None
+
+
+def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config:
+    """The configuration with its defaults and `--set` assignments in their places."""
+    for name in config.algorithms:
+        check.choice("algorithm", name, ALGORITHMS)
+    check.choice("problem", config.problem, PROBLEMS)
+    values: dict[str, Any] = {}
+    if config.problem == "quadratic":
+        values |= {"clients": config.clients or 20, "samples": config.samples or 10}
+    else:
+        check.choice("partition", config.partition, PARTITIONS)
+        values["samples"] = config.samples or 100
+        if config.partition == "by-column":
+            values["samples"] = config.samples or "all"
+        else:
+            values["clients"] = config.clients or 100
+        if config.data in ("mnist", "digits"):
+            values["positive"] = config.positive or "1"
+        if config.data == "mnist":
+            values["per_class"] = config.per_class or 5000
+    tables = {name: dict(table) for name, table in config.set.items()}
+    for key, value in (assignments or {}).items():
+        owner, dot, parameter = key.rpartition(".")
+        for name in [owner] if dot else owners(config, parameter):
+            tables.setdefault(name, {})[parameter] = value
+    for name in tables:
+        check.choice("set", name, [*config.algorithms, config.problem])
+    return build(config.model_dump() | values | {"set": tables})
+
+
+def owners(config: Config, parameter: str) -> list[str]:
+    """The chosen algorithms, and the problem, that have a parameter of that name."""
+    known = {name: options_of(name) for name in (*config.algorithms, config.problem)}
+    found = [name for name, options in known.items() if parameter in options]
+    if not found:
+        everything = sorted(
+            {option for options in known.values() for option in options}
+        )
+        check.choice("set", parameter, everything)
+    return found
+
+
+def options_of(name: str) -> list[str]:
+    """The parameters of an algorithm, or of a problem."""
+    if name in ALGORITHMS:
+        return list(inspect.signature(ALGORITHMS[name]).parameters)
+    if name == "quadratic":
+        fixed = ("clients", "samples", "seed")
+        return [
+            p for p in inspect.signature(Quadratic.make).parameters if p not in fixed
+        ]
+    return ["lambda_1", "lambda_2", "alpha"] if name == "dro" else []
+
+
+def prepare(config: Config) -> Experiment:
+    """The objects of a resolved configuration; every mistake in it shows here."""
+    own = config.set.get(config.problem, {})
+    for parameter in own:
+        check.choice(f"set {config.problem}", parameter, options_of(config.problem))
+    methods = {name: method_of(config, name) for name in config.algorithms}
+    if config.problem == "quadratic":
+        problem, federation = Quadratic.make(
+            clients=config.clients or 20,
+            samples=config.samples if isinstance(config.samples, int) else 10,
+            seed=config.split_seed,
+            **own,
+        )
+        return Experiment(config, federation, problem, methods, None)
+    data = load(config.data, **load_options(config))
+    table = data.train
+    if config.per_class is not None:
+        table = balanced(table, per_class=config.per_class, seed=config.split_seed)
+    options: dict[str, Any] = {"seed": config.split_seed}
+    if config.clients is not None:
+        options["clients"] = config.clients
+    if config.samples != "all":
+        options["samples"] = config.samples
+    if config.alpha is not None:
+        if config.partition not in ("dirichlet", "quantity"):
+            raise BadValue(
+                "`alpha` may be set only for partition dirichlet or quantity, got "
+                f"partition {config.partition}."
+            )
+        options["alpha"] = config.alpha
+    federation = partition(table, config.partition, **options)
+    problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
+    return Experiment(config, federation, problem, methods, data.test)
+
+
+def load_options(config: Config) -> dict[str, Any]:
+    if config.data == "a9a":
+        return {}
+    positive = None if config.positive is None else as_number(config.positive)
+    if config.data in DATASETS:
+        return {"positive": positive}
+    columns = {"label": config.label, "client": config.client_column}
+    return columns | {"positive": positive}
+
+
+def as_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def method_of(config: Config, name: str) -> Method:
+    """The algorithm with the common parameters it has and its own."""
+    known = inspect.signature(ALGORITHMS[name]).parameters
+    numbers = config.model_dump()
+    common = {key: numbers[key] for key in COMMON if key in known}
+    return ALGORITHMS[name](**common | config.set.get(name, {}))
+
+
+def simulate_options(experiment: Experiment) -> dict[str, Any]:
+    config = experiment.config
+    return {
+        "rounds": config.rounds,
+        "cohort": config.cohort,
+        "batch_size": None if config.batch_size == "all" else config.batch_size,
+        "dropout": config.dropout,
+        "seeds": config.run_seeds,
+        "eval_every": config.eval_every,
+        "float64": config.float64,
+        "test": experiment.test,
+    }

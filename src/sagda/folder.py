@@ -1,0 +1,227 @@
+"""The run folder: runs that survive any stop, and files that say everything.
+
+config.toml        the whole configuration; running it again repeats the run
+history.csv        one row per algorithm, seed and evaluated round
+summary.json       final and tail values, the split, the environment
+model.safetensors  the final x and y
+checkpoint/        the newest durable state
+report.html        the page
+"""
+
+import csv
+import io
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import safetensors.numpy
+
+from sagda import durable
+from sagda.check import BadValue
+from sagda.checkpoint import Checkpoints, differences, environment
+from sagda.config import Config, build, read_toml, write_toml
+from sagda.data.federation import Federation, Table
+from sagda.engines.saved import named
+from sagda.engines.run import Progress, Run
+from sagda.engines.simulate import DivergenceWarning, simulate
+from sagda.experiment import Experiment, simulate_options
+from sagda.methods import Method
+
+SCHEMA = 1
+
+
+class Stopped(Exception):
+    """The user asked a run to stop; everything until then is kept."""
+
+    def __init__(self, name: str, progress: Progress):
+        super().__init__(f"{name} at round {progress.round} of {progress.rounds}")
+
+
+def claim(config: Config, folder: Path) -> None:
+    """Make `folder` this configuration's, or refuse it."""
+    text = write_toml(config)
+    path = folder / "config.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise BadValue(
+                f"{folder} holds a run of another configuration; choose another folder "
+                "with --out."
+            )
+    elif any(p.name != ".lock" for p in folder.iterdir()):
+        raise BadValue(f"{folder} holds other files; choose another folder with --out.")
+    else:
+        durable.write(path, text)
+
+
+def read_folder(folder: Path) -> Config:
+    """The configuration of a run folder."""
+    if not (folder / "config.toml").is_file():
+        raise BadValue(
+            f"{folder} is not a run folder: no config.toml; `sagda run` makes one."
+        )
+    values, text = read_toml(folder / "config.toml")
+    return build(values, str(folder / "config.toml"), text)
+
+
+class Watch(NamedTuple):
+    """Who looks on while runs go: their display, and whether they want them stopped."""
+
+    started: Callable[[str, int], None]  # algorithm, round it starts from
+    progress: Callable[[str, Progress], None]
+    warn: Callable[[str], None]
+    stop: Callable[[], bool]
+    checkpoint_seconds: float = 5.0
+
+
+def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run]:
+    """Run every method into `folder`, going on from what is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with durable.lock(folder):
+        claim(experiment.config, folder)
+        text = write_toml(experiment.config)
+        checkpoints = Checkpoints(folder, durable.digest(text.encode()))
+        stored = checkpoints.load()
+        if stored and (changed := differences(stored.environment)):
+            watch.warn(
+                "resumed in another environment, bits may differ from an unbroken run: "
+                + "; ".join(changed)
+            )
+        runs = {}
+        for name, method in experiment.methods.items():
+            resume = stored.runs.get(name) if stored else None
+            watch.started(name, int(resume["round"]) if resume else 0)
+            runs[name] = run_one(experiment, name, method, resume, checkpoints, watch)
+        write_results(experiment, runs, folder)
+    return runs
+
+
+def run_one(
+    experiment: Experiment,
+    name: str,
+    method: Method,
+    resume: dict[str, np.ndarray] | None,
+    checkpoints: Checkpoints,
+    watch: Watch,
+) -> Run:
+    """One method, with checkpoints now and then and a clean stop on request."""
+    last = time.monotonic()
+
+    def progress(now: Progress) -> None:
+        nonlocal last
+        watch.progress(name, now)
+        stop = watch.stop() and now.round < now.rounds
+        if stop or time.monotonic() - last >= watch.checkpoint_seconds:
+            checkpoints.save(name, now.snapshot())
+            last = time.monotonic()
+        if stop:
+            raise Stopped(name, now)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DivergenceWarning)
+        run = simulate(
+            method,
+            experiment.problem,
+            experiment.federation,
+            progress=progress,
+            resume=resume,
+            **simulate_options(experiment),
+        )
+    for warning in caught:
+        watch.warn(str(warning.message))
+    checkpoints.save(name, run)
+    return run
+
+
+def write_results(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:
+    """history.csv, model.safetensors and summary.json."""
+    durable.write(folder / "history.csv", history_csv(runs))
+    model = safetensors.numpy.save(model_arrays(runs))
+    durable.write(folder / "model.safetensors", model)
+    durable.write(folder / "summary.json", as_json(summarise(experiment, runs)))
+
+
+def history_csv(runs: dict[str, Run]) -> str:
+    columns = dict.fromkeys(c for run in runs.values() for c in run.history.columns)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["algorithm", "seed", *columns], lineterminator="\n")
+    writer.writeheader()
+    for name, run in runs.items():
+        writer.writerows({"algorithm": name, **row} for row in run.history.rows())
+    return text.getvalue()
+
+
+def model_arrays(runs: dict[str, Run]) -> dict[str, np.ndarray]:
+    """x and y; under algorithm and seed where there are several."""
+    out = {}
+    for name, run in runs.items():
+        seeds = run.history.seeds
+        for i, seed in enumerate(seeds):
+            prefix = [name] if len(runs) > 1 else []
+            prefix += [f"seed-{seed}"] if len(seeds) > 1 else []
+            z = jax.tree.map(lambda a, i=i: np.asarray(a[i]), run.z)
+            for half, tree in (("x", z.x), ("y", z.y)):
+                out |= named(tree, "/".join([*prefix, half]))
+    return out
+
+
+def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
+    """Final and tail-averaged values, totals, and where they were obtained."""
+    plain = lambda value: value.item() if np.isfinite(value) else None
+
+    def of(run: Run) -> dict[str, Any]:
+        history = run.history
+        tail = {name: history.tail(name) for name in history.columns}
+        return {
+            str(seed): {
+                "final": {k: plain(c[i, -1]) for k, c in history.columns.items()},
+                "tail": {k: plain(c[i]) for k, c in tail.items()},
+                "diverged": run.diverged.get(seed),
+            }
+            for i, seed in enumerate(history.seeds)
+        }
+
+    federation = experiment.federation
+    sizes = federation.size
+    return {
+        "schema": SCHEMA,
+        "rounds": experiment.config.rounds,
+        "split": {
+            "hash": federation.hash,
+            "clients": federation.clients,
+            "smallest": int(sizes.min()),
+            "largest": int(sizes.max()),
+            "labels": label_counts(federation),
+        },
+        "algorithms": {name: of(run) for name, run in runs.items()},
+        "methods": {name: repr(method) for name, method in experiment.methods.items()},
+        "compile_seconds": {name: run.compile_seconds for name, run in runs.items()},
+        "environment": environment(),
+    }
+
+
+def label_counts(federation: Federation) -> dict[str, list[int]]:
+    """By class, how many of its rows each client holds."""
+    if not isinstance(federation.data, Table):
+        return {}
+    data = federation.data
+    classes, label = np.unique(
+        data.label if data.origin is None else data.origin, return_inverse=True
+    )
+    counts = np.zeros((len(classes), federation.clients), int)
+    np.add.at(counts, (label, federation.owner), 1)
+    names = [f"{c:g}" if classes.dtype.kind == "f" else str(c) for c in classes]
+    return dict(zip(names, counts.tolist(), strict=True))
+
+
+def as_json(value: Any) -> str:
+    """Readable, with lists of numbers on one line."""
+    text = json.dumps(value, indent=1)
+    short = lambda found: " ".join(found.group().split())
+    return re.sub(r"\[[\d\s,.eE+-]*\]", short, text) + "\n"
