@@ -12,7 +12,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[report]' --group dev
 	touch $@
 
 demo: $(READY)  ## SAGDA against FSGDA on real data

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from sagda.data.federation import Table as Table
     from sagda.data.partition import PARTITIONS as PARTITIONS
     from sagda.data.partition import partition as partition
-    from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
     from sagda.engines.run import Progress as Progress
     from sagda.engines.run import Run as Run
+    from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
     from sagda.engines.simulate import simulate as simulate
     from sagda.history import History as History
     from sagda.methods import Method as Method

@@ -144,6 +144,8 @@ def sentence(error: ValidationError, where: str = "") -> str:
         except BadValue as mistake:
             return f"{where}{mistake}"
     said = said.replace("Input should be", "must be").split(", unable to parse")[0]
+    said = said.replace("greater than or equal to", "at least")
+    said = said.replace("a valid integer", "a whole number")
     if field in ("batch_size", "samples"):
         said = "must be a whole number from 1 on, or 'all'"
     if kind == "finite_number":

@@ -10,6 +10,7 @@ from sagda.config import Config, build
 from sagda.data.datasets import DATASETS, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
+from sagda.engines.checks import check_run
 from sagda.methods import Method
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
@@ -83,6 +84,18 @@ def options_of(name: str) -> list[str]:
 
 def prepare(config: Config) -> Experiment:
     """The objects of a resolved configuration; every mistake in it shows here."""
+    experiment = assemble(config)
+    for method in experiment.methods.values():
+        options = {
+            name: value
+            for name, value in simulate_options(experiment).items()
+            if name != "float64"
+        }
+        check_run(method, experiment.problem, experiment.federation, **options)
+    return experiment
+
+
+def assemble(config: Config) -> Experiment:
     own = config.set.get(config.problem, {})
     for parameter in own:
         check.choice(f"set {config.problem}", parameter, options_of(config.problem))

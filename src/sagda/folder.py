@@ -27,8 +27,8 @@ from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
-from sagda.engines.saved import named
 from sagda.engines.run import Progress, Run
+from sagda.engines.saved import named
 from sagda.engines.simulate import DivergenceWarning, simulate
 from sagda.experiment import Experiment, simulate_options
 from sagda.methods import Method

@@ -1,5 +1,6 @@
 """Checks before a simulation starts: what does not fit is said in one sentence."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,48 @@ from sagda.keys import root_key
 from sagda.methods import Method
 from sagda.metrics import OPTIONAL
 from sagda.problems.base import Problem
+
+
+def check_run(
+    method: Method,
+    problem: Problem,
+    federation: Federation,
+    *,
+    rounds: int = 1,
+    cohort: int | None = None,
+    batch_size: int | None = None,
+    dropout: float = 0.0,
+    seeds: int | Sequence[int] = 0,
+    eval_every: int = 1,
+    chunk: int | None = None,
+    metrics: str | Sequence[str] = (),
+    test: Table | None = None,
+) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
+    """Look at what `simulate` is given; cohort, seeds and metrics in plain form."""
+    check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
+    check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
+    check.kind("federation", federation, Federation, "such as sagda.partition(table)")
+    M, smallest = federation.clients, int(federation.size.min())
+    check.integer("rounds", rounds, low=1)
+    cohort = M if cohort is None else cohort
+    cohort = check.integer("cohort", cohort, low=1, high=M, what=", the clients")
+    if batch_size is not None:
+        what = ", the rows of the smallest client (None takes all)"
+        check.integer("batch_size", batch_size, low=1, high=smallest, what=what)
+    check.real("dropout", dropout, low=0, high=1)
+    given = tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
+    if not given:
+        raise BadValue("`seeds` must hold at least one seed, got none.")
+    seeds = tuple(check.integer("seeds", s, low=0, high=2**32 - 1) for s in given)
+    check.integer("eval_every", eval_every, low=1)
+    if chunk is not None:
+        check.integer("chunk", chunk, low=1)
+    metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
+    check_algorithm(method, metrics)
+    problem.check(federation)
+    if test is not None:
+        check_test(test, federation)
+    return cohort, seeds, metrics
 
 
 def check_algorithm(method: Method, metrics: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
-from sagda.check import BadValue
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
-from sagda.engines.checks import (
-    check_algorithm,
-    check_loss,
-    check_starts,
-    check_test,
-    given_starts,
-)
+from sagda.engines.checks import check_loss, check_run, check_starts, given_starts
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, Tally, advance, begin
 from sagda.engines.run import Progress, Run, checked_resume
@@ -91,30 +84,20 @@ def simulate(
         >>> bool(run.history["distance_sq"][0, -1] < 1e-3)
         True
     """
-    check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
-    check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
-    check.kind("federation", federation, Federation, "such as sagda.partition(table)")
-    M, smallest = federation.clients, int(federation.size.min())
-    check.integer("rounds", rounds, low=1)
-    cohort = M if cohort is None else cohort
-    check.integer("cohort", cohort, low=1, high=M, what=", the clients")
-    if batch_size is not None:
-        what = ", the rows of the smallest client (None takes all)"
-        check.integer("batch_size", batch_size, low=1, high=smallest, what=what)
-    check.real("dropout", dropout, low=0, high=1)
-    given = tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
-    if not given:
-        raise BadValue("`seeds` must hold at least one seed, got none.")
-    seeds = tuple(check.integer("seeds", s, low=0, high=2**32 - 1) for s in given)
-    check.integer("eval_every", eval_every, low=1)
-    if chunk is not None:
-        check.integer("chunk", chunk, low=1)
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
-    check_algorithm(method, metrics)
-    problem.check(federation)
-    if test is not None:
-        check_test(test, federation)
-
+    cohort, seeds, metrics = check_run(
+        method,
+        problem,
+        federation,
+        rounds=rounds,
+        cohort=cohort,
+        batch_size=batch_size,
+        dropout=dropout,
+        seeds=seeds,
+        eval_every=eval_every,
+        chunk=chunk,
+        metrics=metrics,
+        test=test,
+    )
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
@@ -131,7 +114,7 @@ def simulate(
             federation,
             dtype,
             dropout=dropout,
-            cohort=int(cohort),
+            cohort=cohort,
             batch_size=batch_size,
         )
         starts = jax.tree.map(lambda a: jnp.asarray(a, dtype), starts)

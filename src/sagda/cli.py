@@ -1,0 +1,397 @@
+"""The `sagda` command. Nothing here imports JAX before a command needs it."""
+
+import errno
+import json as json_module
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+from cyclopts import App, Parameter
+from pydantic import Field, ValidationError
+from rich.console import Console
+from rich.table import Table as RichTable
+
+import sagda
+from sagda import config as configs
+from sagda.check import BadKind, BadValue
+from sagda.config import Config
+
+USER, DISK, FAILED = 2, 3, 1
+
+app = App(
+    name="sagda",
+    version=sagda.__version__,
+    help="Federated min-max learning: run, compare and inspect.",
+    help_epilogue="Every command takes --json (one object on stdout) and --debug.",
+    result_action="return_value",
+)
+app.register_install_completion_command()
+
+
+class Flags(Config):
+    """The configuration as flags; what names algorithms has flags of its own."""
+
+    algorithms: Annotated[list[str], Parameter(parse=False)] = Field(["sagda-i"])
+    set: Annotated[dict[str, dict[str, Any]], Parameter(parse=False)] = Field({})
+
+
+AllFlags = Annotated[Flags | None, Parameter(name="*")]
+Json = Annotated[bool, Parameter(negative="")]
+Set = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
+
+
+def merged(
+    file: Path | None, flags: Flags | None, algorithms: list[str] | None
+) -> Config:
+    """Defaults, under the file's keys, under the flags that were given."""
+    values, text = configs.read_toml(file) if file else ({}, "")
+    if flags is not None:
+        values |= {name: getattr(flags, name) for name in flags.model_fields_set}
+    if algorithms is not None:
+        values["algorithms"] = algorithms
+    return configs.build(values, str(file), text)
+
+
+@app.command
+def run(
+    *,
+    config: Path | None = None,
+    algorithm: str | None = None,
+    flags: AllFlags = None,
+    set: Set = None,
+    out: Path | None = None,
+    checkpoint_seconds: float = 5.0,
+    json: Json = False,
+) -> int:
+    """Run one algorithm into a folder; the same command again goes on or is done.
+
+    Examples: `sagda run --algorithm sagda-ii --rounds 200 --seeds 3`,
+    `sagda run --config runs/mine/config.toml --out runs/again`
+
+    Parameters
+    ----------
+    config
+        A TOML file with the same keys as the flags; flags come first.
+    algorithm
+        What to run: see `sagda list`.
+    set
+        A parameter of the algorithm or problem, as in start=warm; may be repeated.
+    out
+        The run folder (default: under runs/, named after the configuration).
+    checkpoint_seconds
+        Seconds between checkpoints.
+    json
+        Print one JSON object.
+    """
+    chosen = merged(config, flags, None if algorithm is None else [algorithm])
+    if len(chosen.algorithms) != 1:
+        raise BadValue(
+            f"`run` takes one algorithm, got {', '.join(chosen.algorithms)}; use "
+            "`sagda compare` for several."
+        )
+    return go(chosen, set, out, checkpoint_seconds, json)
+
+
+@app.command
+def compare(
+    *,
+    config: Path | None = None,
+    algorithms: str | None = None,
+    flags: AllFlags = None,
+    set: Set = None,
+    out: Path | None = None,
+    checkpoint_seconds: float = 5.0,
+    json: Json = False,
+) -> int:
+    """Run several algorithms and seeds: same start, same samples, one table and page.
+
+    Example: `sagda compare --algorithms sagda-i,fsgda --seeds 3 --set start=warm`
+
+    Parameters
+    ----------
+    config
+        A TOML file with the same keys as the flags; flags come first.
+    algorithms
+        What to compare, with commas (default: all in `sagda list`).
+    set
+        A parameter of every algorithm that has it, as in start=warm, or of one, as in
+        fsgda.local_lr=0.1; may be repeated.
+    out
+        The run folder (default: under runs/, named after the configuration).
+    checkpoint_seconds
+        Seconds between checkpoints.
+    json
+        Print one JSON object.
+    """
+    names = [n.strip() for n in algorithms.split(",")] if algorithms else None
+    if names is None and config is None:
+        from sagda.algorithms import ALGORITHMS
+
+        names = list(ALGORITHMS)
+    return go(merged(config, flags, names), set, out, checkpoint_seconds, json)
+
+
+@app.command
+def resume(
+    folder: Path, /, *, checkpoint_seconds: float = 5.0, json: Json = False
+) -> int:
+    """Go on with the run in FOLDER from its newest checkpoint.
+
+    Example: `sagda resume runs/mine`
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    checkpoint_seconds
+        Seconds between checkpoints.
+    json
+        Print one JSON object.
+    """
+    from sagda.folder import read_folder
+
+    return go(read_folder(folder), None, folder, checkpoint_seconds, json)
+
+
+def go(
+    config: Config,
+    assignments: list[str] | None,
+    out: Path | None,
+    checkpoint_seconds: float,
+    json: bool,
+) -> int:
+    """Run a configuration into its folder and show what came out."""
+    if not checkpoint_seconds >= 0:
+        raise BadValue(
+            f"`checkpoint_seconds` must be zero or more, got {checkpoint_seconds}."
+        )
+    keep_programs()
+    from sagda.durable import digest
+    from sagda.experiment import prepare, resolve
+    from sagda.folder import Stopped, execute
+    from sagda.terminal import Display, Interrupt, results
+
+    config = resolve(config, configs.parse_set(assignments or []))
+    short = digest(configs.write_toml(config).encode())[:8]
+    name = config.algorithms[0] if len(config.algorithms) == 1 else "compare"
+    data = "" if config.problem == "quadratic" else f"-{Path(config.data).stem}"
+    folder = out or Path("runs") / f"{config.problem}{data}-{name}-{short}"
+    experiment = prepare(config)
+    with Interrupt() as interrupt, Display(config, quiet=json) as display:
+        try:
+            execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
+        except Stopped as stopped:
+            message = f"stopped {stopped}; go on with: sagda resume {folder}"
+            Console(stderr=True, soft_wrap=True).print(message, highlight=False)
+            return 128 + interrupt.number
+    made = page_of(folder)
+    results(folder, made, json)
+    return 0
+
+
+def page_of(folder: Path) -> str:
+    """Write the page; a sentence says where it is or what it needs."""
+    from sagda.report import MissingExtra, write_page
+
+    try:
+        return f"page: {write_page(folder)}"
+    except MissingExtra as missing:
+        return str(missing)
+
+
+@app.command
+def report(folder: Path, /, *, figures: bool = True, json: Json = False) -> int:
+    """Write the page of a finished run again, and its figures as PNG and PDF.
+
+    Example: `sagda report runs/mine`
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    figures
+        Write figures/*.png and *.pdf too.
+    json
+        Print one JSON object.
+    """
+    from sagda.folder import read_folder
+    from sagda.report import write_figures, write_page
+
+    read_folder(folder)
+    made = [write_page(folder), *(write_figures(folder) if figures else [])]
+    show_files(made, json)
+    return 0
+
+
+def show_files(paths: list[Path], json: bool) -> None:
+    if json:
+        print(json_module.dumps({"files": [str(path) for path in paths]}))
+    else:
+        for path in paths:
+            print(path)
+
+
+@app.command
+def partition(
+    *,
+    config: Path | None = None,
+    flags: AllFlags = None,
+    picture: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Show how data are split over clients: labels per client, and the split's hash.
+
+    Example: `sagda partition --partition dirichlet --alpha 0.1 --clients 20`
+
+    Parameters
+    ----------
+    config
+        A TOML file with the same keys as the flags.
+    picture
+        Draw it, as .png, .pdf, .svg or .html.
+    json
+        Print one JSON object.
+    """
+    from sagda.experiment import prepare, resolve
+    from sagda.folder import label_counts
+    from sagda.terminal import show_split
+
+    experiment = prepare(resolve(merged(config, flags, None)))
+    counts = label_counts(experiment.federation)
+    if picture is not None:
+        from sagda.report import draw_partition
+
+        draw_partition(counts, experiment.federation.size.tolist(), picture)
+    show_split(experiment.federation, counts, picture, json)
+    return 0
+
+
+@app.command
+def data(
+    name: str,
+    /,
+    *,
+    label: str = "label",
+    client_column: str | None = None,
+    positive: str | None = None,
+    json: Json = False,
+) -> int:
+    """Describe a data set or a file: rows, features, classes, clients.
+
+    Examples: `sagda data a9a`, `sagda data hospital.csv --label outcome`
+
+    Parameters
+    ----------
+    name
+        a9a, mnist, digits, or a file.
+    label
+        The label column of a file.
+    client_column
+        The column of a file that says who holds a row.
+    positive
+        The label of the positive class.
+    json
+        Print one JSON object.
+    """
+    from sagda.experiment import load_options
+    from sagda.terminal import show_data
+
+    values = {"data": name, "label": label, "client_column": client_column}
+    chosen = configs.build(values | {"positive": positive})
+    show_data(name, load_options(chosen), json)
+    return 0
+
+
+@app.command(name="list")
+def list_(*, json: Json = False) -> int:
+    """Name the algorithms with their parameters, the problems, data and partitions.
+
+    Parameters
+    ----------
+    json
+        Print one JSON object.
+    """
+    from sagda.terminal import catalogue
+
+    parts = catalogue()
+    if json:
+        print(json_module.dumps(parts))
+        return 0
+    console = Console(soft_wrap=True)
+    for title, rows in parts.items():
+        table = RichTable("name", "what", title=title, title_justify="left", box=None)
+        for name, row in rows.items():
+            options = f"  [dim]{', '.join(row['parameters'])}[/dim]"
+            table.add_row(name, row["what"] + (options if row["parameters"] else ""))
+        console.print(table)
+    return 0
+
+
+def keep_programs() -> None:
+    """Compiled programs are kept from one command to the next, for this user only."""
+    import jax
+    import pooch
+
+    folder = Path(pooch.os_cache("sagda")) / "programs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cause_of(error: cyclopts.CycloptsError) -> str:
+    """A sentence for a mistake in the flags."""
+    if isinstance(error.__cause__, ValidationError):
+        return configs.sentence(error.__cause__)
+    text = " ".join(str(error).split())
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command line; 0 success, 2 a user's mistake, 3 disk, 130/143 stopped."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    debug, json = "--debug" in tokens, "--json" in tokens
+    tokens = [token for token in tokens if token != "--debug"]
+
+    def fail(code: int, message: str) -> int:
+        if json:
+            print(json_module.dumps({"error": message, "exit_code": code}))
+        print(f"sagda: {message}", file=sys.stderr)
+        return code
+
+    try:
+        code = app(tokens, exit_on_error=False, print_error=False)
+        return code if isinstance(code, int) else 0
+    except cyclopts.CycloptsError as error:
+        return fail(USER, cause_of(error))
+    except (BadValue, BadKind) as error:
+        if debug:
+            raise
+        return fail(USER, str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if debug:
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "the disk is full" if full else (error.strerror or str(error))
+        where = f" at {error.filename}" if error.filename else ""
+        return fail(DISK, f"{what}{where}; what was kept before is whole.")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if debug:
+            raise
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return fail(FAILED, f"unexpected {type(error).__name__}: {said} (see --debug)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""A finished run folder, read back: curves, tables, and texts for numbers."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda.check import BadValue
+
+METRICS = {
+    "grad_phi_sq": "‖∇Φ(x)‖²",
+    "gap": "Φ(x) − f(x, y)",
+    "phi": "Φ(x)",
+    "worst_client_loss": "worst client",
+    "auc_test": "test AUC",
+    "auc_train": "training AUC",
+    "distance_sq": "squared distance",
+}
+AXES = {
+    "round": "rounds",
+    "samples": "samples per client",
+    "megabytes": "megabytes, both directions",
+    "seconds": "seconds in rounds",
+}
+LOGARITHMIC = ("grad_phi_sq", "gap", "distance_sq")
+TAIL = 100  # rounds
+
+
+class Results(NamedTuple):
+    """What the files of a folder say."""
+
+    summary: dict[str, Any]
+    columns: dict[str, dict[str, np.ndarray]]  # algorithm, column: [seeds, evaluations]
+
+    @property
+    def seeds(self) -> int:
+        return len(next(iter(self.columns.values()))["round"])
+
+    @property
+    def metrics(self) -> list[str]:
+        held = next(iter(self.columns.values()))
+        return [name for name in METRICS if name in held]
+
+    @property
+    def headings(self) -> list[str]:
+        """The columns of `table`."""
+        auc = ["test AUC"] if "auc_test" in self.metrics else []
+        return [
+            "final ‖∇Φ‖²",
+            f"last {TAIL} rounds",
+            *auc,
+            "samples",
+            "bytes",
+            "s",
+        ]
+
+    @property
+    def table(self) -> dict[str, list[str]]:
+        """By algorithm: final and tail values, mean ± deviation over seeds, totals."""
+        out = {}
+        for name, columns in self.columns.items():
+            error, rounds = columns["grad_phi_sq"], columns["round"][0]
+            tail = error[:, rounds > rounds[-1] - TAIL].mean(axis=1)
+            cells = [spread(error[:, -1]), spread(tail)]
+            if "auc_test" in columns:
+                cells.append(spread(columns["auc_test"][:, -1], "{:.4f}", "{:.4f}"))
+            total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
+            cells += [
+                f"{columns['samples'][:, -1].mean():,.0f}",
+                bytes_text(total.mean()),
+                f"{columns['seconds'][:, -1].mean():.2f}",
+            ]
+            out[name] = cells
+        return out
+
+    def targets(self) -> list[float]:
+        """Three values of epsilon: powers of ten between the start and the best end."""
+        errors = [c["grad_phi_sq"] for c in self.columns.values()]
+        start = max(e[:, 0].mean() for e in errors)
+        ends = [np.nanmin(e.mean(axis=0)) for e in errors]
+        if not (math.isfinite(start) and min(ends) > 0 and start > min(ends)):
+            return []
+        highest, lowest = math.log10(start), math.log10(min(ends))
+        powers = [10.0**k for k in range(math.ceil(lowest), math.ceil(highest))]
+        return powers[-3:][::-1]
+
+    def until(self, epsilon: float) -> dict[str, list[str]]:
+        """By algorithm: rounds, samples and bytes until ‖∇Φ‖² first is at most epsilon.
+
+        The mean over seeds, or a dash if a seed never came there.
+        """
+        out = {}
+        for name, columns in self.columns.items():
+            reached = columns["grad_phi_sq"] <= epsilon
+            if not reached.any(axis=1).all():
+                out[name] = ["-"] * 3
+                continue
+            first = reached.argmax(axis=1)[:, None]
+            at = lambda values, first=first: np.take_along_axis(values, first, 1).mean()
+            total = columns["bytes_down"] + columns["bytes_up"]
+            rounds, samples = at(columns["round"]), at(columns["samples"])
+            out[name] = [f"{rounds:,.0f}", f"{samples:,.0f}", bytes_text(at(total))]
+        return out
+
+    def curve(self, metric: str, most: int = 400) -> list[dict[str, Any]]:
+        """Rows to draw: the mean over seeds, the lowest and the highest."""
+        rows = []
+        for name, columns in self.columns.items():
+            values = columns[metric]
+            total = (columns["bytes_down"] + columns["bytes_up"]) / 1e6
+            steps = np.unique(np.linspace(0, values.shape[1] - 1, most).astype(int))
+            for j in steps:
+                at = values[:, j]
+                drawable = np.isfinite(at).all()
+                if metric in LOGARITHMIC:
+                    drawable = drawable and (at > 0).all()
+                if drawable:
+                    rows.append(
+                        {
+                            "algorithm": name,
+                            "round": int(columns["round"][0, j]),
+                            "samples": float(columns["samples"][:, j].mean()),
+                            "megabytes": float(total[:, j].mean()),
+                            "seconds": float(columns["seconds"][:, j].mean()),
+                            "mean": float(at.mean()),
+                            "low": float(at.min()),
+                            "high": float(at.max()),
+                        }
+                    )
+        return rows
+
+
+def spread(values: np.ndarray, form: str = "{:.1e}", around: str = "{:.0e}") -> str:
+    """The mean, and the standard deviation over seeds."""
+    if not np.isfinite(values).all():
+        return "diverged"
+    text = form.format(values.mean())
+    return text if len(values) == 1 else f"{text} ± {around.format(values.std(ddof=1))}"
+
+
+def bytes_text(count: float) -> str:
+    """1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def read_results(folder: Path) -> Results:
+    """The history and the summary of a finished folder."""
+    for name in ("summary.json", "history.csv"):
+        if not (folder / name).is_file():
+            raise BadValue(
+                f"{folder} has no {name}: its run is not finished; go on with "
+                f"`sagda resume {folder}`."
+            )
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        with (folder / "history.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        columns = {}
+        for name in dict.fromkeys(row["algorithm"] for row in rows):
+            own = [row for row in rows if row["algorithm"] == name]
+            seeds = len({row["seed"] for row in own})
+            keys = [k for k in own[0] if k not in ("algorithm", "seed") and own[0][k]]
+            columns[name] = {
+                key: np.array([float(row[key]) for row in own]).reshape(seeds, -1)
+                for key in keys
+            }
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadValue(f"{folder} holds files of another shape: {error}.") from None
+    if not columns:
+        raise BadValue(f"{folder / 'history.csv'} holds no rows.")
+    return Results(summary, columns)

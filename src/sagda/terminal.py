@@ -1,0 +1,202 @@
+"""What a person sees: progress, tables, catalogues; and the signals they send."""
+
+import inspect
+import json as json_module
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table as RichTable
+
+from sagda.algorithms import ALGORITHMS
+from sagda.config import Config
+from sagda.data.datasets import DATASETS, load
+from sagda.data.federation import Federation
+from sagda.data.partition import PARTITIONS
+from sagda.engines import run as runs
+from sagda.experiment import options_of
+from sagda.folder import Watch
+from sagda.problems import PROBLEMS
+from sagda.results import Results, read_results
+
+
+class Interrupt:
+    """Turns SIGINT and SIGTERM into a wish to stop; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.before[number] = signal.signal(number, self.ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+
+class Display:
+    """A live line per algorithm; nothing where nobody looks."""
+
+    def __init__(self, config: Config, quiet: bool):
+        self.config = config
+        self.console = Console(stderr=True, soft_wrap=True)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("||grad Phi||^2 {task.fields[error]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self.tasks: dict[str, Any] = {}
+        self.first: dict[str, tuple[int, float]] = {}
+
+    def __enter__(self) -> "Display":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def watch(self, stop: Interrupt, checkpoint_seconds: float) -> Watch:
+        return Watch(self.started, self.progress, self.warn, stop, checkpoint_seconds)
+
+    def started(self, name: str, first: int) -> None:
+        total = self.config.rounds
+        width = max(map(len, self.config.algorithms))
+        self.tasks[name] = self.bars.add_task(
+            name.ljust(width), total=total, completed=first, rate="compiling", error="-"
+        )
+
+    def progress(self, name: str, now: runs.Progress) -> None:
+        then = self.first.setdefault(name, (now.round, now.seconds))
+        rounds, seconds = now.round - then[0], now.seconds - then[1]
+        rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
+        error = f"{np.mean(now.latest['grad_phi_sq']):.1e}"
+        self.bars.update(self.tasks[name], completed=now.round, rate=rate, error=error)
+
+    def warn(self, message: str) -> None:
+        self.console.print(f"sagda: {message}", highlight=False, markup=False)
+
+
+def results(folder: Path, page: str, json: bool) -> None:
+    """The table of a finished folder."""
+    found = read_results(folder)
+    if json:
+        out = {"folder": str(folder), "summary": found.summary, "page": page}
+        print(json_module.dumps(out))
+        return
+    Console(width=None if sys.stdout.isatty() else 120).print(results_table(found))
+    print(f"run folder: {folder}\n{page}")
+
+
+def results_table(found: Results) -> RichTable:
+    table = RichTable(box=None, pad_edge=False)
+    for name in ("algorithm", *found.headings):
+        side = "left" if name == "algorithm" else "right"
+        table.add_column(name, justify=side, no_wrap=True)
+    for name, cells in found.table.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def show_split(
+    federation: Federation,
+    counts: dict[str, list[int]],
+    picture: Path | None,
+    json: bool,
+) -> None:
+    sizes = federation.size.tolist()
+    if json:
+        out = {"hash": federation.hash, "clients": federation.clients, "sizes": sizes}
+        drawn = None if picture is None else str(picture)
+        print(json_module.dumps(out | {"labels": counts, "picture": drawn}))
+        return
+    table = RichTable("client", "rows", *(f"class {c}" for c in counts), box=None)
+    names = federation.names
+    for i, size in enumerate(sizes):
+        name = str(i) if names is None else str(names[i])
+        table.add_row(name, str(size), *(str(held[i]) for held in counts.values()))
+    Console().print(table)
+    print(
+        f"clients: {federation.clients}, rows: {sum(sizes)}, split: {federation.hash}"
+    )
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+def show_data(name: str, options: dict[str, Any], json: bool) -> None:
+    dataset = load(name, **options)
+    out: dict[str, Any] = {"name": dataset.name}
+    for part, table in (("train", dataset.train), ("test", dataset.test)):
+        if table is None:
+            continue
+        classes, counts = np.unique(table.label, return_counts=True)
+        described = {
+            "rows": len(table.label),
+            "features": int(table.features.shape[1]),
+            "classes": {f"{c:g}": int(n) for c, n in zip(classes, counts, strict=True)},
+        }
+        if table.client is not None:
+            _, sizes = np.unique(table.client, return_counts=True)
+            described["clients"] = len(sizes)
+            described["smallest_client"] = int(sizes.min())
+            described["largest_client"] = int(sizes.max())
+        out[part] = described
+    if json:
+        print(json_module.dumps(out))
+        return
+    for part, described in out.items():
+        if isinstance(described, dict):
+            total = described["rows"]
+            shares = ", ".join(
+                f"{c}: {n} ({n / total:.1%})" for c, n in described["classes"].items()
+            )
+            print(f"{part}: {total} rows, {described['features']} features; {shares}")
+            if "clients" in described:
+                print(
+                    f"  {described['clients']} clients of "
+                    f"{described['smallest_client']} to {described['largest_client']} "
+                    "rows"
+                )
+
+
+def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """All that has a name, with its first sentence and its parameters."""
+    first = lambda thing: (inspect.getdoc(thing) or "").splitlines()[0]
+    entry = lambda thing, options: {"what": first(thing), "parameters": options}
+    keywords = lambda thing: [
+        p.name
+        for p in inspect.signature(thing).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in ("clients", "samples", "seed")
+    ]
+    return {
+        "algorithms": {n: entry(f, options_of(n)) for n, f in ALGORITHMS.items()},
+        "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
+        "data": {n: entry(f, []) for n, f in DATASETS.items()},
+        "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
+    }
