@@ -45,9 +45,11 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
     legend = alt.Legend(
         title=None,
         orient="top",
-        symbolStrokeWidth=2.5,
-        symbolSize=700,
         labelFontSize=13,
+        symbolType="stroke",
+        symbolSize=700,
+        symbolStrokeWidth=2.5,
+        symbolOpacity=1,
     )
     colour = alt.Color("algorithm:N", legend=legend).scale(domain=names, range=paint)
     dash = alt.StrokeDash("algorithm:N", legend=legend).scale(domain=names, range=line)
