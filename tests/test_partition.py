@@ -118,7 +118,7 @@ def test_small_alpha_skews_and_large_alpha_does_not():
         ("iid", {"clients": 2.5}, "`clients` must be a whole number"),
         ("iid", {"clients": 3, "samples": 3}, "3 x 3 = 9; lower one of them"),
         ("iid", {"clients": 3, "samples": 0}, "`samples` must be at least 1"),
-        ("iid", {"clients": 3, "seed": -1}, "`seed` must be at least 0"),
+        ("iid", {"clients": 3, "seed": -1}, "`seed` must be between 0 and"),
         ("by-label", {"clients": 1}, "at least the 2 classes"),
         ("by-label", {"clients": 2, "samples": 2}, "`samples` must be at most 1"),
         ("dirichlet", {"clients": 2, "alpha": 0.0}, "`alpha` must be above zero"),

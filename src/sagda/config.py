@@ -43,7 +43,8 @@ def rates_text(value: Any) -> str:
 
 def whole(value: Any) -> Any:
     """Whole numbers only: pydantic would take 2.0 for 2 and True for 1."""
-    if isinstance(value, bool | float):
+    text = isinstance(value, str) and not re.fullmatch(r"[-+]?\d+", value)
+    if text or isinstance(value, bool | float):
         raise ValueError("must be a whole number")
     return value
 

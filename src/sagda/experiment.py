@@ -48,7 +48,7 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
             values["positive"] = config.positive or "1"
         if config.data == "mnist":
             values["per_class"] = config.per_class or 5000
-    tables = {name: dict(table) for name, table in config.set.items()}
+    tables = {name: dict(table) for name, table in config.set.items() if table}
     for key, value in (assignments or {}).items():
         owner, dot, parameter = key.rpartition(".")
         for name in [owner] if dot else owners(config, parameter):

@@ -12,6 +12,9 @@ from zlib import crc32
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from sagda import check
 
 Key = jax.Array
 
@@ -48,6 +51,13 @@ def key_of(key: Key, *path: Any) -> Key:
         number = jnp.asarray(part, jnp.uint32)
         words = jnp.stack(threefry(words, jnp.zeros_like(number), number))
     return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def generator(seed: int, *path: Any) -> np.random.Generator:
+    """NumPy's generator at a key, for what is drawn once and on the host."""
+    check.integer("seed", seed, low=0, high=2**32 - 1)
+    words = np.asarray(jax.random.key_data(key_of(root_key(seed), *path)), np.uint64)
+    return np.random.Generator(np.random.Philox(key=words))
 
 
 def bits(key: Key, shape: tuple[int, ...]) -> jax.Array:

@@ -15,7 +15,7 @@ from sagda.check import BadValue
 from sagda.data.federation import Table
 from sagda.data.files import read_file
 from sagda.data.mnist import read_mnist
-from sagda.data.partition import generator
+from sagda.keys import generator
 
 
 class Dataset(NamedTuple):
@@ -47,7 +47,7 @@ def binary(table: Table, positive: Any = None) -> Table:
                 f"numbers, found {len(classes)} classes: {shown}."
             )
         positive = classes[-1]
-    elif positive not in classes:
+    elif positive not in classes.tolist():
         shown = ", ".join(map(str, classes[:10]))
         raise BadValue(
             f"`positive` must be one of the labels {shown}, got {positive!r}."

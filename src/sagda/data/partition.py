@@ -2,20 +2,12 @@
 
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from sagda import check
 from sagda.check import BadValue
 from sagda.data.federation import Federation, Table
-from sagda.keys import key_of, root_key
-
-
-def generator(seed: int, *path: str) -> np.random.Generator:
-    """NumPy's generator at a key, for work on the host."""
-    check.integer("seed", seed, low=0)
-    words = np.asarray(jax.random.key_data(key_of(root_key(seed), *path)), np.uint64)
-    return np.random.Generator(np.random.Philox(key=words))
+from sagda.keys import generator
 
 
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:

@@ -11,8 +11,10 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
-from sagda.keys import Key, key_of, root_key
+from sagda.keys import Key, generator
 from sagda.problems.base import Problem
+
+LARGEST = 8.0  # gigabytes of data that `make` will make
 
 
 class Coefficients(NamedTuple):
@@ -89,6 +91,12 @@ class Quadratic(Problem):
         check.integer("samples", samples, low=1 if noise == 0 else 2)
         check.integer("x_dim", x_dim, low=1)
         check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
+        gigabytes = 8e-9 * clients * samples * (x_dim + y_dim + 1) ** 2
+        if gigabytes > LARGEST:
+            raise BadValue(
+                f"`clients` x `samples` must be smaller: every row has its matrices, "
+                f"{gigabytes:.0f} GB for {clients} x {samples} rows."
+            )
         check.positive("mu", mu)
         check.real("heterogeneity", heterogeneity, low=0)
         check.real("noise", noise, low=0)
@@ -96,11 +104,9 @@ class Quadratic(Problem):
             raise BadValue(
                 f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}."
             )
-        key = key_of(root_key(seed), "quadratic")
 
         def normal(name: str, *shape: int) -> np.ndarray:
-            draw = jax.random.normal(key_of(key, name), shape, jnp.float32)
-            return np.asarray(draw, np.float64)
+            return generator(seed, "quadratic", name).normal(size=shape)
 
         def centred(name: str, size: float, *shape: int) -> np.ndarray:
             """Vectors with mean zero on the last but one axis, `size` long in rms."""
