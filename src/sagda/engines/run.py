@@ -41,7 +41,7 @@ class Run(NamedTuple):
             named(self.carry, "carry")
             | named(self.ledger, "ledger")
             | {name: np.array(value) for name, value in numbers.items()}
-            | {name: np.ascontiguousarray(column) for name, column in columns.items()}
+            | {name: np.asarray(column, order="C") for name, column in columns.items()}
         )
 
     @property
@@ -71,11 +71,12 @@ def checked_resume(
     if isinstance(resume, Mapping):
         columns = sorted(name for name in resume if name.startswith("history/"))
         history = {name.split("/", 2)[2]: resume[name] for name in columns}
+        ledger: Ledger = filled(recorder.ledger, resume, "ledger")
         resume = Run(
             History(recorder.seeds, history),
             filled(expected, resume, "carry"),
             int(resume["round"]),
-            filled(recorder.ledger, resume, "ledger"),
+            ledger._replace(seconds=float(ledger.seconds)),
             float(resume["compile_seconds"]),
         )
     check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")

@@ -14,7 +14,7 @@ def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
     """The arrays of a tree under the names of their places in it."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     name = lambda path: "/".join([prefix, *(plain(key) for key in path)])
-    return {name(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+    return {name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
 def plain(key: Any) -> str:
