@@ -15,8 +15,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[report]' --group dev
 	touch $@
 
-demo: $(READY)  ## SAGDA against FSGDA on real data
-	$(BIN)/python examples/quickstart.py
+demo: $(READY)  ## four methods on real data: a table, and a page to look at
+	$(BIN)/sagda compare --problem auc --data a9a --seeds 3 --out runs/demo
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -54,6 +54,25 @@ def test_the_ten_lines_are_ten():
     assert len(lines) <= 10
 
 
+def test_the_demo_compares_what_the_readme_shows():
+    makefile = (ROOT / "Makefile").read_text()
+    assert "sagda compare --problem auc --data a9a --seeds 3" in makefile
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_on_the_pages_are_understood(page, tmp_path, monkeypatch):
+    """Parsed as typed; nothing runs."""
+    from sagda.cli import app
+
+    text = page.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("sagda ")]
+    lines += [c for c in re.findall(r"`(sagda [a-z][^`]*)`", text) if "--" in c]
+    for line in lines:
+        tokens = line.split()[1:]
+        if tokens[0] != "--install-completion":
+            app.parse_args(tokens, exit_on_error=False, print_error=False)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_files_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")

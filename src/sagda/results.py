@@ -105,8 +105,9 @@ class Results(NamedTuple):
             out[name] = [f"{rounds:,.0f}", f"{samples:,.0f}", bytes_text(at(total))]
         return out
 
-    def curve(self, metric: str, most: int = 400) -> list[dict[str, Any]]:
+    def curve(self, metric: str, most: int = 250) -> list[dict[str, Any]]:
         """Rows to draw: the mean over seeds, the lowest and the highest."""
+        digits = lambda value: float(f"{value:.5g}")
         rows = []
         for name, columns in self.columns.items():
             values = columns[metric]
@@ -122,12 +123,12 @@ class Results(NamedTuple):
                         {
                             "algorithm": name,
                             "round": int(columns["round"][0, j]),
-                            "samples": float(columns["samples"][:, j].mean()),
-                            "megabytes": float(total[:, j].mean()),
-                            "seconds": float(columns["seconds"][:, j].mean()),
-                            "mean": float(at.mean()),
-                            "low": float(at.min()),
-                            "high": float(at.max()),
+                            "samples": digits(columns["samples"][:, j].mean()),
+                            "megabytes": digits(total[:, j].mean()),
+                            "seconds": digits(columns["seconds"][:, j].mean()),
+                            "mean": digits(at.mean()),
+                            "low": digits(at.min()),
+                            "high": digits(at.max()),
                         }
                     )
         return rows
