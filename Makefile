@@ -24,11 +24,11 @@ lint: $(READY)
 	$(BIN)/pyright
 
 test: lint  ## format, lint, types, tests and doctests, the docs' links
-	$(BIN)/python -m pytest -n $(WORKERS) -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-all: lint  ## the same with the long tests
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m ""
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m ""
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(READY)  ## the pages, in site/

@@ -1,5 +1,6 @@
 """`Recorder`: the ledger of a run and the rows of its history."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from sagda.core import Point
 from sagda.costs import PhaseCost, cost
 from sagda.data.federation import Table
-from sagda.engines.rounds import Carry, Tally, evaluate
+from sagda.engines.rounds import Carry, Seen, Tally, evaluate
 from sagda.engines.setup import Setup, on_device
 from sagda.history import History
 from sagda.metrics import COLUMNS, auc
@@ -71,6 +72,7 @@ class Recorder:
             columns = Table(test.features, test.label)
             put = lambda a: on_device(a, setup.weight.dtype)
             self.test = jax.tree.map(put, columns)
+        self.view = replace(setup, method=None, dropout=None, cohort=0, batch_size=None)
         self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
         self.past: History | None = None
@@ -96,8 +98,11 @@ class Recorder:
 
     def evaluate(self, carry: Carry, t: int) -> None:
         """Append a row."""
+        asked = lambda name, part: part if name in self.metrics else None
+        memory = asked("variate_lag", carry.memory)
+        seen = Seen(carry.state.z, memory, asked("drift", carry.drift))
         columns, scores, test_scores = jax.device_get(
-            evaluate(self.setup, carry, self.test, self.metrics)
+            evaluate(self.view, seen, self.test, self.metrics)
         )
         everyone = np.ones(len(self.seeds), np.int64)
         before = used(self.ledger.opening, self.opening, 1)

@@ -202,28 +202,39 @@ class Evaluation(NamedTuple):
     test_scores: Any  # [rows] of the test table, or None
 
 
+class Seen(NamedTuple):
+    """What an evaluation looks at, the optional parts where they are asked for."""
+
+    z: Point
+    memory: Any = None  # for variate_lag
+    drift: Any = None
+
+
 @partial(jax.jit, static_argnames="metrics")
 def evaluate(
-    setup: Setup, carry: Carry, test: Any, metrics: tuple[str, ...]
+    setup: Setup, seen: Seen, test: Any, metrics: tuple[str, ...]
 ) -> Evaluation:
-    """The columns of each seed's history at this moment."""
+    """The columns of each seed's history at this moment.
 
-    def variate_lag(carry: Carry) -> jax.Array:
+    `setup` comes without its method, so that all methods share one program.
+    """
+
+    def variate_lag(seen: Seen) -> jax.Array:
         def one(client):
             i, v_i = client
             f = setup.objective(i)
-            return norm_sq(v_i - f.grad(carry.state.z, f.whole(root_key(0))))
+            return norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0))))
 
-        return jax.lax.map(one, (jnp.arange(setup.clients), carry.memory)).mean()
+        return jax.lax.map(one, (jnp.arange(setup.clients), seen.memory)).mean()
 
-    def one(carry: Carry) -> Evaluation:
-        z = carry.state.z
+    def one(seen: Seen) -> Evaluation:
+        z = seen.z
         columns = measure(
             setup.problem, z, setup.table, setup.weight, setup.owner, setup.clients
         )
         extra = {
-            "drift": lambda: carry.drift,
-            "variate_lag": lambda: variate_lag(carry),
+            "drift": lambda: seen.drift,
+            "variate_lag": lambda: variate_lag(seen),
             "potential": lambda: columns["phi"] - columns["f"] / 10,
         }
         columns |= {name: extra[name]() for name in metrics}
@@ -231,4 +242,4 @@ def evaluate(
         test_scores = None if test is None else score(z.x, test)
         return Evaluation(columns, score(z.x, setup.table), test_scores)
 
-    return jax.vmap(one)(carry)
+    return jax.vmap(one)(seen)

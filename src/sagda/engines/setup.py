@@ -21,7 +21,7 @@ from sagda.pytree import register
 class Setup:
     """All that stays the same over a run, as arguments of its programs."""
 
-    method: Method
+    method: Any  # a Method, or None where only data are looked at
     problem: Problem
     table: PyTree  # [rows + padding, ...], sorted by client
     weight: jax.Array  # [rows + padding], 1 / (M n_i), 0 for padding
