@@ -1,4 +1,4 @@
-"""A wheel, installed in an empty environment, loads a9a and trains."""
+"""A wheel, installed in an empty environment, loads a9a, trains and draws."""
 
 import subprocess
 import sys
@@ -34,3 +34,9 @@ def test_a_wheel_in_an_empty_environment_trains(tmp_path):
     python = str(tmp_path / "venv" / "bin" / "python")
     run(python, "-m", "pip", "install", "--quiet", str(wheel))
     assert str(tmp_path / "venv") in run(python, "-c", PROGRAM)
+    command = str(tmp_path / "venv" / "bin" / "sagda")
+    quick = ["run", "--problem", "quadratic", "--rounds", "3", "--out", "r"]
+    assert "pip install 'sagda[report]'" in run(command, *quick)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[report]")
+    run(command, "report", "r", "--no-figures")
+    assert (tmp_path / "r" / "report.html").stat().st_size > 500_000

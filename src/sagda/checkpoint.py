@@ -41,7 +41,7 @@ class Checkpoints:
         """Keep this run; what was kept of others stays."""
         self.folder.mkdir(exist_ok=True)
         durable.sync_folder(self.folder.parent)
-        content = safetensors.numpy.save(run.arrays())
+        content = safetensors.numpy.save(run.arrays(), {"schema": str(SCHEMA)})
         file = f"{name}-{run.round:08d}.safetensors"
         self.entries[name] = {
             "file": file,

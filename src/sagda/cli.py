@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import App, Parameter
 from pydantic import Field, ValidationError
-from rich.console import Console
-from rich.table import Table as RichTable
 
 import sagda
 from sagda import config as configs
@@ -38,9 +36,30 @@ class Flags(Config):
     set: Annotated[dict[str, dict[str, Any]], Parameter(parse=False)] = Field({})
 
 
+def said(text: str, **options: Any) -> Parameter:
+    return Parameter(help=text, negative="", **options)
+
+
 AllFlags = Annotated[Flags | None, Parameter(name="*")]
-Json = Annotated[bool, Parameter(negative="")]
-Set = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
+File = Annotated[
+    Path | None, said("A TOML file with the same keys as the flags; flags come first.")
+]
+Name = Annotated[str | None, said("What to run: see `sagda list`.")]
+Names = Annotated[str | None, said("What to compare, with commas (default: all).")]
+Set = Annotated[
+    list[str] | None,
+    said(
+        "A parameter of every chosen algorithm, or the problem, that has it, as in "
+        "start=warm, or of one, as in fsgda.local_lr=0.1; may be repeated.",
+        consume_multiple=False,
+    ),
+]
+Out = Annotated[
+    Path | None, said("The run folder (default: under runs/, after the configuration).")
+]
+Seconds = Annotated[float, said("Seconds between checkpoints.")]
+Json = Annotated[bool, said("Print one JSON object.")]
+Folder = Annotated[Path, said("The run folder.")]
 
 
 def merged(
@@ -58,33 +77,18 @@ def merged(
 @app.command
 def run(
     *,
-    config: Path | None = None,
-    algorithm: str | None = None,
+    config: File = None,
+    algorithm: Name = None,
     flags: AllFlags = None,
     set: Set = None,
-    out: Path | None = None,
-    checkpoint_seconds: float = 5.0,
+    out: Out = None,
+    checkpoint_seconds: Seconds = 5.0,
     json: Json = False,
 ) -> int:
     """Run one algorithm into a folder; the same command again goes on or is done.
 
     Examples: `sagda run --algorithm sagda-ii --rounds 200 --seeds 3`,
     `sagda run --config runs/mine/config.toml --out runs/again`
-
-    Parameters
-    ----------
-    config
-        A TOML file with the same keys as the flags; flags come first.
-    algorithm
-        What to run: see `sagda list`.
-    set
-        A parameter of the algorithm or problem, as in start=warm; may be repeated.
-    out
-        The run folder (default: under runs/, named after the configuration).
-    checkpoint_seconds
-        Seconds between checkpoints.
-    json
-        Print one JSON object.
     """
     chosen = merged(config, flags, None if algorithm is None else [algorithm])
     if len(chosen.algorithms) != 1:
@@ -98,33 +102,17 @@ def run(
 @app.command
 def compare(
     *,
-    config: Path | None = None,
-    algorithms: str | None = None,
+    config: File = None,
+    algorithms: Names = None,
     flags: AllFlags = None,
     set: Set = None,
-    out: Path | None = None,
-    checkpoint_seconds: float = 5.0,
+    out: Out = None,
+    checkpoint_seconds: Seconds = 5.0,
     json: Json = False,
 ) -> int:
     """Run several algorithms and seeds: same start, same samples, one table and page.
 
     Example: `sagda compare --algorithms sagda-i,fsgda --seeds 3 --set start=warm`
-
-    Parameters
-    ----------
-    config
-        A TOML file with the same keys as the flags; flags come first.
-    algorithms
-        What to compare, with commas (default: all in `sagda list`).
-    set
-        A parameter of every algorithm that has it, as in start=warm, or of one, as in
-        fsgda.local_lr=0.1; may be repeated.
-    out
-        The run folder (default: under runs/, named after the configuration).
-    checkpoint_seconds
-        Seconds between checkpoints.
-    json
-        Print one JSON object.
     """
     names = [n.strip() for n in algorithms.split(",")] if algorithms else None
     if names is None and config is None:
@@ -136,20 +124,11 @@ def compare(
 
 @app.command
 def resume(
-    folder: Path, /, *, checkpoint_seconds: float = 5.0, json: Json = False
+    folder: Folder, /, *, checkpoint_seconds: Seconds = 5.0, json: Json = False
 ) -> int:
     """Go on with the run in FOLDER from its newest checkpoint.
 
     Example: `sagda resume runs/mine`
-
-    Parameters
-    ----------
-    folder
-        The run folder.
-    checkpoint_seconds
-        Seconds between checkpoints.
-    json
-        Print one JSON object.
     """
     from sagda.folder import read_folder
 
@@ -180,13 +159,14 @@ def go(
     data = "" if config.problem == "quadratic" else f"-{Path(config.data).stem}"
     folder = out or Path("runs") / f"{config.problem}{data}-{name}-{short}"
     experiment = prepare(config)
-    with Interrupt() as interrupt, Display(config, quiet=json) as display:
-        try:
+    interrupt = Interrupt()
+    try:
+        with interrupt, Display(config, quiet=json) as display:
             execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
-        except Stopped as stopped:
-            message = f"stopped {stopped}; go on with: sagda resume {folder}"
-            Console(stderr=True, soft_wrap=True).print(message, highlight=False)
-            return 128 + interrupt.number
+    except Stopped as stopped:
+        message = f"stopped {stopped}; go on with: sagda resume {folder}"
+        print(message, file=sys.stderr)
+        return 128 + interrupt.number
     made = page_of(folder)
     results(folder, made, json)
     return 0
@@ -203,19 +183,16 @@ def page_of(folder: Path) -> str:
 
 
 @app.command
-def report(folder: Path, /, *, figures: bool = True, json: Json = False) -> int:
+def report(
+    folder: Folder,
+    /,
+    *,
+    figures: Annotated[bool, Parameter(help="Write figures/*.png and *.pdf.")] = True,
+    json: Json = False,
+) -> int:
     """Write the page of a finished run again, and its figures as PNG and PDF.
 
     Example: `sagda report runs/mine`
-
-    Parameters
-    ----------
-    folder
-        The run folder.
-    figures
-        Write figures/*.png and *.pdf too.
-    json
-        Print one JSON object.
     """
     from sagda.folder import read_folder
     from sagda.report import write_figures, write_page
@@ -237,23 +214,16 @@ def show_files(paths: list[Path], json: bool) -> None:
 @app.command
 def partition(
     *,
-    config: Path | None = None,
+    config: File = None,
     flags: AllFlags = None,
-    picture: Path | None = None,
+    picture: Annotated[
+        Path | None, said("Draw it, as .png, .pdf, .svg or .html.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Show how data are split over clients: labels per client, and the split's hash.
 
     Example: `sagda partition --partition dirichlet --alpha 0.1 --clients 20`
-
-    Parameters
-    ----------
-    config
-        A TOML file with the same keys as the flags.
-    picture
-        Draw it, as .png, .pdf, .svg or .html.
-    json
-        Print one JSON object.
     """
     from sagda.experiment import prepare, resolve
     from sagda.folder import label_counts
@@ -271,30 +241,19 @@ def partition(
 
 @app.command
 def data(
-    name: str,
+    name: Annotated[str, said("a9a, mnist, digits, or a file.")],
     /,
     *,
-    label: str = "label",
-    client_column: str | None = None,
-    positive: str | None = None,
+    label: Annotated[str, said("The label column of a file.")] = "label",
+    client_column: Annotated[
+        str | None, said("The column of a file that says who holds a row.")
+    ] = None,
+    positive: Annotated[str | None, said("The label of the positive class.")] = None,
     json: Json = False,
 ) -> int:
     """Describe a data set or a file: rows, features, classes, clients.
 
     Examples: `sagda data a9a`, `sagda data hospital.csv --label outcome`
-
-    Parameters
-    ----------
-    name
-        a9a, mnist, digits, or a file.
-    label
-        The label column of a file.
-    client_column
-        The column of a file that says who holds a row.
-    positive
-        The label of the positive class.
-    json
-        Print one JSON object.
     """
     from sagda.experiment import load_options
     from sagda.terminal import show_data
@@ -307,26 +266,14 @@ def data(
 
 @app.command(name="list")
 def list_(*, json: Json = False) -> int:
-    """Name the algorithms with their parameters, the problems, data and partitions.
-
-    Parameters
-    ----------
-    json
-        Print one JSON object.
-    """
-    from sagda.terminal import catalogue
+    """Name the algorithms with their parameters, the problems, data and partitions."""
+    from sagda.terminal import catalogue, show_catalogue
 
     parts = catalogue()
     if json:
         print(json_module.dumps(parts))
         return 0
-    console = Console(soft_wrap=True)
-    for title, rows in parts.items():
-        table = RichTable("name", "what", title=title, title_justify="left", box=None)
-        for name, row in rows.items():
-            options = f"  [dim]{', '.join(row['parameters'])}[/dim]"
-            table.add_row(name, row["what"] + (options if row["parameters"] else ""))
-        console.print(table)
+    show_catalogue(parts)
     return 0
 
 

@@ -142,7 +142,7 @@ def run_one(
 def write_results(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:
     """history.csv, model.safetensors and summary.json."""
     durable.write(folder / "history.csv", history_csv(runs))
-    model = safetensors.numpy.save(model_arrays(runs))
+    model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
     durable.write(folder / "model.safetensors", model)
     durable.write(folder / "summary.json", as_json(summarise(experiment, runs)))
 

@@ -200,3 +200,13 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         "data": {n: entry(f, []) for n, f in DATASETS.items()},
         "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
     }
+
+
+def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
+    console = Console(soft_wrap=True)
+    for title, rows in parts.items():
+        table = RichTable("name", "what", title=title, title_justify="left", box=None)
+        for name, row in rows.items():
+            options = f"  [dim]{', '.join(row['parameters'])}[/dim]"
+            table.add_row(name, row["what"] + (options if row["parameters"] else ""))
+        console.print(table)
