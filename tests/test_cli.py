@@ -134,6 +134,29 @@ def test_set_reaches_those_who_have_the_parameter(capsys):
     assert config.set["quadratic"] == {"mu": 0.1}
 
 
+def test_a_file_that_changed_is_not_gone_on_with(capsys):
+    rows = [f"{i % 7},{i % 5},{i % 2}" for i in range(40)]
+    write = lambda: Path("d.csv").write_text("a,b,label\n" + "\n".join(rows))
+    job = ["run", "--data", "d.csv", "--clients", 4, "--samples", 5, "--rounds", 2]
+    job += ["--batch-size", 2, "--out", "r"]
+    write()
+    assert sagda(*job, capsys=capsys)[0] == 0
+    rows[3] = "9,9,1"
+    rows[0] = "9,9,0"
+    rows[1:3] = ["8,8,1", "8,8,0"]
+    rows[4:] = [row.replace("1,", "2,") for row in rows[4:]]
+    write()
+    code, _, err = sagda(*job, capsys=capsys)
+    assert code == 2
+    assert "belongs to other data" in err
+
+
+def test_what_a_killed_writer_left_is_no_obstacle(capsys):
+    Path("r").mkdir()
+    Path("r/config.toml.part").write_text("sche")
+    assert sagda("run", *QUICK, "--out", "r", capsys=capsys)[0] == 0
+
+
 def test_the_same_command_again_is_done(capsys):
     sagda("run", *QUICK, capsys=capsys)
     (made,) = Path("runs").iterdir()

@@ -143,7 +143,7 @@ def run_at(t):
 
 def save_and_die(folder, fatal):
     """Save round 2 over round 1 and be killed after that many operations."""
-    checkpoints = Checkpoints(folder, "digest")
+    checkpoints = Checkpoints(folder, "digest", "data")
     checkpoints.load()
     done = 0
     def counted(name):
@@ -166,7 +166,7 @@ while True:
     fatal += 1
     folder = base / str(fatal)
     folder.mkdir()
-    first = Checkpoints(folder, "digest")
+    first = Checkpoints(folder, "digest", "data")
     first.folder.mkdir()
     pid = os.fork()
     if pid == 0:
@@ -174,7 +174,7 @@ while True:
         save_and_die(folder, fatal)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
-    stored = Checkpoints(folder, "digest").load()
+    stored = Checkpoints(folder, "digest", "data").load()
     t = int(stored.runs["fsgda"]["round"])
     assert t in (1, 2)
     assert stored.runs["fsgda"]["carry/state/0"].tolist() == [[float(t)] * 3]
@@ -235,8 +235,17 @@ DAMAGES = {
     ),
     "another configuration": (
         "manifest.json",
-        lambda p: p.write_text(p.read_text().replace('_sha256": "', '_sha256": "0')),
+        lambda p: p.write_text(
+            p.read_text().replace('config_sha256": "', 'config_sha256": "0')
+        ),
         "belongs to another configuration",
+    ),
+    "other data": (
+        "manifest.json",
+        lambda p: p.write_text(
+            p.read_text().replace('data_sha256": "', 'data_sha256": "0')
+        ),
+        "belongs to other data",
     ),
     "a path out of the folder": (
         "manifest.json",

@@ -33,8 +33,9 @@ class Stored(NamedTuple):
 class Checkpoints:
     """The writer of one run folder's checkpoints."""
 
-    def __init__(self, folder: Path, config_digest: str):
-        self.folder, self.config_digest = folder / "checkpoint", config_digest
+    def __init__(self, folder: Path, config_digest: str, data_digest: str):
+        self.folder = folder / "checkpoint"
+        self.config_digest, self.data_digest = config_digest, data_digest
         self.entries: dict[str, dict[str, Any]] = {}
 
     def save(self, name: str, run: Run) -> None:
@@ -51,6 +52,7 @@ class Checkpoints:
         manifest = {
             "schema": SCHEMA,
             "config_sha256": self.config_digest,
+            "data_sha256": self.data_digest,
             "environment": environment(),
             "algorithms": self.entries,
         }
@@ -72,6 +74,11 @@ class Checkpoints:
                 f"{path} belongs to another configuration than the config.toml beside "
                 "it; choose another folder with --out."
             )
+        if manifest["data_sha256"] != self.data_digest:
+            raise BadValue(
+                f"{path} belongs to other data: what the configuration names has "
+                "changed since; choose another folder with --out."
+            )
         runs = {}
         for name, entry in manifest["algorithms"].items():
             file = self.folder / entry["file"]
@@ -89,7 +96,7 @@ class Checkpoints:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    keys = {"schema", "config_sha256", "environment", "algorithms"}
+    keys = {"schema", "config_sha256", "data_sha256", "environment", "algorithms"}
     try:
         manifest = json.loads(path.read_bytes())
         whole = keys <= set(manifest) and all(

@@ -54,10 +54,15 @@ def claim(config: Config, folder: Path) -> None:
                 f"{folder} holds a run of another configuration; choose another folder "
                 "with --out."
             )
-    elif any(p.name != ".lock" for p in folder.iterdir()):
+    elif any(not ours(p) for p in folder.iterdir()):
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
     else:
         durable.write(path, text)
+
+
+def ours(path: Path) -> bool:
+    """The lock, and what a killed writer left unfinished."""
+    return path.name == ".lock" or path.suffix == durable.TEMPORARY
 
 
 def read_folder(folder: Path) -> Config:
@@ -86,7 +91,8 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
     with durable.lock(folder):
         claim(experiment.config, folder)
         text = write_toml(experiment.config)
-        checkpoints = Checkpoints(folder, durable.digest(text.encode()))
+        data = experiment.federation.content
+        checkpoints = Checkpoints(folder, durable.digest(text.encode()), data)
         stored = checkpoints.load()
         if stored and (changed := differences(stored.environment)):
             watch.warn(
