@@ -88,7 +88,7 @@ def test_the_page_draws_without_errors_or_network(page):
     for part in (
         "sagda-i",
         "fsgda",
-        "last 100 rounds",
+        "last 30 rounds",
         "split ",
         "jaxlib",
         "rounds = 30",

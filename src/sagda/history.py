@@ -28,9 +28,12 @@ class History:
         return self.columns["round"][0]
 
     def tail(self, column: str, rounds: int = 100) -> np.ndarray:
-        """Each seed's mean over the evaluations in the last `rounds` rounds."""
+        """Each seed's mean over the evaluations in the last `rounds` rounds.
+
+        The start, before any round, is not among them.
+        """
         check.integer("rounds", rounds, low=1)
-        last = self.rounds > self.rounds[-1] - rounds
+        last = self.rounds > max(0, self.rounds[-1] - rounds)
         return self[column][:, last].mean(axis=1)
 
     def until(

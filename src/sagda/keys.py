@@ -3,7 +3,7 @@
 The generator is JAX's Threefry, and `key_of` and `bits` give the values of
 `jax.random.fold_in` and `jax.random.bits`. They are written out here because on
 processors JAX rolls the twenty rounds of the hash into a loop, which takes four times
-as long to compile and to run as the rounds in a row.
+as long to compile, and twice or more to run, as the rounds in a row.
 """
 
 import math

@@ -9,7 +9,7 @@ from typing import Any
 
 from sagda import durable
 from sagda.check import BadValue
-from sagda.results import AXES, LOGARITHMIC, METRICS, TAIL, Results, read_results
+from sagda.results import AXES, LOGARITHMIC, METRICS, Results, read_results
 
 # Okabe and Ito's colours, told apart by all eyes, and dashes for print.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -140,9 +140,9 @@ def write_page(folder: Path) -> Path:
             [[name, *cells] for name, cells in found.table.items()],
             ["algorithm", *found.headings],
         ),
-        table_note=f"Mean ± standard deviation over seeds. Samples are those of one "
-        f"participating client, bytes those of all messages in both directions, "
-        f"seconds those in rounds. The tail is the mean over the last {TAIL} rounds.",
+        table_note="Mean ± standard deviation over seeds. Samples are those of one "
+        "participating client, bytes those of all messages in both directions, "
+        "seconds those in rounds.",
         targets=in_table(
             [
                 [name, f"{epsilon:.0e}", *reached[epsilon][name]]

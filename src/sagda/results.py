@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda.check import BadValue
+from sagda.history import History
 
 METRICS = {
     "grad_phi_sq": "‖∇Φ(x)‖²",
@@ -48,23 +49,20 @@ class Results(NamedTuple):
     def headings(self) -> list[str]:
         """The columns of `table`."""
         auc = ["test AUC"] if "auc_test" in self.metrics else []
-        return [
-            "final ‖∇Φ‖²",
-            f"last {TAIL} rounds",
-            *auc,
-            "samples",
-            "bytes",
-            "s",
-        ]
+        tail = f"last {min(TAIL, self.summary['rounds'])} rounds"
+        return ["final ‖∇Φ‖²", tail, *auc, "samples", "bytes", "s"]
+
+    def history(self, name: str) -> History:
+        """The history of an algorithm; seeds go by their places."""
+        return History(tuple(range(self.seeds)), self.columns[name])
 
     @property
     def table(self) -> dict[str, list[str]]:
         """By algorithm: final and tail values, mean ± deviation over seeds, totals."""
         out = {}
         for name, columns in self.columns.items():
-            error, rounds = columns["grad_phi_sq"], columns["round"][0]
-            tail = error[:, rounds > rounds[-1] - TAIL].mean(axis=1)
-            cells = [spread(error[:, -1]), spread(tail)]
+            tail = self.history(name).tail("grad_phi_sq", TAIL)
+            cells = [spread(columns["grad_phi_sq"][:, -1]), spread(tail)]
             if "auc_test" in columns:
                 cells.append(spread(columns["auc_test"][:, -1], "{:.4f}", "{:.4f}"))
             total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
@@ -93,16 +91,12 @@ class Results(NamedTuple):
         The mean over seeds, or a dash if a seed never came there.
         """
         out = {}
-        for name, columns in self.columns.items():
-            reached = columns["grad_phi_sq"] <= epsilon
-            if not reached.any(axis=1).all():
-                out[name] = ["-"] * 3
-                continue
-            first = reached.argmax(axis=1)[:, None]
-            at = lambda values, first=first: np.take_along_axis(values, first, 1).mean()
-            total = columns["bytes_down"] + columns["bytes_up"]
-            rounds, samples = at(columns["round"]), at(columns["samples"])
-            out[name] = [f"{rounds:,.0f}", f"{samples:,.0f}", bytes_text(at(total))]
+        for name in self.columns:
+            mean = {k: v.mean() for k, v in self.history(name).until(epsilon).items()}
+            out[name] = ["-"] * 3
+            if math.isfinite(mean["rounds"]):
+                counts = f"{mean['rounds']:,.0f}", f"{mean['samples']:,.0f}"
+                out[name] = [*counts, bytes_text(mean["bytes"])]
         return out
 
     def curve(self, metric: str, most: int = 250) -> list[dict[str, Any]]:
