@@ -12,6 +12,7 @@ from sagda.engines import simulate as engine
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 
+sagda.use_cores(2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compiling is most of what tests do: workers and later runs share the programs.
 jax.config.update("jax_compilation_cache_dir", str(CACHE))

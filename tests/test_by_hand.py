@@ -22,9 +22,8 @@ class Hand:
 
     def __init__(self, problem, federation, t):
         self.federation, self.t, self.key = federation, t, root_key(SEED)
-        method = sagda.fsgda()
         shape = {"cohort": COHORT, "batch_size": BATCH}
-        self.setup = Setup.of(method, problem, federation, jnp.float32, **shape)
+        self.setup = Setup.of(problem, federation, jnp.float32, **shape)
         local = Phase("local", client=None, server=None)
         ids = cohort_of(self.key, t, local, federation.clients, COHORT)
         self.cohort = np.asarray(ids).tolist()

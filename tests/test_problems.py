@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import sagda
 from conftest import flat, uneven_table
 from sagda import Point
-from sagda.engines.setup import Setup
+from sagda.engines.setup import Setup, View
 from sagda.keys import root_key
 from sagda.metrics import mean_loss, outer
 
@@ -52,8 +52,9 @@ class Case:
         problem, data = CASES[name]()
         federation = uneven_table(data) if isinstance(data, list) else data
         shape = {"cohort": 1, "batch_size": None}
-        self.setup = Setup.of(sagda.fsgda(), problem, federation, jnp.float64, **shape)
-        self.given, self.problem = problem, self.setup.problem
+        self.setup = Setup.of(problem, federation, jnp.float64, **shape)
+        self.view = View.of(self.setup.clients, federation, jnp.float64)
+        self.given, self.problem = problem, self.setup.clients.problem
         self.federation = federation
         start = problem.init(root_key(1))
         rng = np.random.default_rng(2)
@@ -61,10 +62,10 @@ class Case:
         self.z = jax.tree.map(bump, start)
 
     def f(self, z):
-        return mean_loss(self.problem, z, self.setup.table, self.setup.weight)
+        return mean_loss(self.problem, z, self.view.clients.table, self.view.weight)
 
     def outer(self, z):
-        return outer(self.problem, z, self.setup.table, self.setup.weight)
+        return outer(self.problem, z, self.view.clients.table, self.view.weight)
 
 
 @pytest.fixture(params=sorted(CASES), scope="module")
@@ -151,7 +152,7 @@ def test_without_a_closed_form_the_maximum_is_solved(case):
 
     names = list(type(case.problem).__dataclass_fields__)
     unaided = Unaided(**{name: getattr(case.given, name) for name in names})
-    solved = outer(unaided, case.z, case.setup.table, case.setup.weight)
+    solved = outer(unaided, case.z, case.view.clients.table, case.view.weight)
     exact = case.outer(case.z)
     assert solved.residual < 1e-9
     np.testing.assert_allclose(flat(solved.grad), flat(exact.grad), atol=1e-6)

@@ -13,7 +13,8 @@ import pytest
 import sagda
 from conftest import flat, run64, uneven_table
 from sagda import ALGORITHMS, Algorithm, Federation, Phase, Point, sagda_i
-from sagda.engines.rounds import advance
+from sagda.engines.layout import Layout
+from sagda.engines.rounds import programs
 
 START = Point(np.ones(3), np.ones(2))
 
@@ -83,15 +84,16 @@ def test_counts_do_not_depend_on_how_a_run_is_cut(uneven):
 
 
 def test_structure_and_dtype_are_kept_and_nothing_compiles_twice(name, quadratic):
-    before = None
+    before, advance = None, programs(Layout(6, 1, 1, kernel=False), False).advance
     for lr, seed in ((0.02, 0), (0.03, 5)):
         changed = sagda.algorithm(name, local_lr=lr)
         out = sagda.simulate(changed, *quadratic, rounds=2, batch_size=2, seeds=seed)
         assert all(a.dtype == np.float32 for a in jax.tree.leaves(out.carry.state)), (
             "single precision throughout"
         )
+        assert out.layout == "chunk-6/1:runs"
         if before is not None:
-            assert advance._cache_size() == before
+            assert advance._cache_size() == before > 0
         before = advance._cache_size()
 
 

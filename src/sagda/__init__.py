@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from sagda.data.federation import Table as Table
     from sagda.data.partition import PARTITIONS as PARTITIONS
     from sagda.data.partition import partition as partition
+    from sagda.devices import use_cores as use_cores
     from sagda.engines.run import Progress as Progress
     from sagda.engines.run import Run as Run
     from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
     from sagda.engines.simulate import simulate as simulate
+    from sagda.functions import entries as entries
+    from sagda.functions import softplus as softplus
     from sagda.history import History as History
     from sagda.methods import Method as Method
     from sagda.methods import method as method
@@ -59,8 +62,10 @@ _HOME = {
     "sagda.data.datasets": "DATASETS Dataset balanced binary load",
     "sagda.data.federation": "Federation Table",
     "sagda.data.partition": "PARTITIONS partition",
+    "sagda.devices": "use_cores",
     "sagda.engines.run": "Progress Run",
     "sagda.engines.simulate": "DivergenceWarning simulate",
+    "sagda.functions": "entries softplus",
     "sagda.history": "History",
     "sagda.methods": "Method method",
     "sagda.models": "Equinox Linear",

@@ -5,6 +5,7 @@ import json as json_module
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,7 +148,7 @@ def go(
         raise BadValue(
             f"`checkpoint_seconds` must be zero or more, got {checkpoint_seconds}."
         )
-    keep_programs()
+    start_jax()
     from sagda.durable import digest
     from sagda.experiment import prepare, resolve
     from sagda.folder import Stopped, execute
@@ -277,11 +278,15 @@ def list_(*, json: Json = False) -> int:
     return 0
 
 
-def keep_programs() -> None:
-    """Compiled programs are kept from one command to the next, for this user only."""
+def start_jax() -> None:
+    """Every core, and compiled programs kept from one command to the next."""
     import jax
     import pooch
 
+    from sagda.devices import use_cores
+
+    with suppress(BadValue):  # a caller of `main` has used JAX before
+        use_cores()
     folder = Path(pooch.os_cache("sagda")) / "programs"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -107,6 +107,8 @@ class Config(BaseModel):
     """Rounds between evaluations."""
     float64: bool = False
     """Double precision."""
+    layout: str = "auto"
+    """How clients and seeds are laid out: auto, mapped, batched/2:clients, chunk-16."""
     set: dict[str, dict[str, Any]] = {}
     """Parameters of single algorithms, by name."""
 

@@ -164,5 +164,6 @@ def simulate_options(experiment: Experiment) -> dict[str, Any]:
         "seeds": config.run_seeds,
         "eval_every": config.eval_every,
         "float64": config.float64,
+        "layout": config.layout,
         "test": experiment.test,
     }

@@ -207,6 +207,7 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
         },
         "algorithms": {name: of(run) for name, run in runs.items()},
         "methods": {name: repr(method) for name, method in experiment.methods.items()},
+        "layouts": {name: run.layout for name, run in runs.items()},
         "compile_seconds": {name: run.compile_seconds for name, run in runs.items()},
         "environment": environment(),
     }

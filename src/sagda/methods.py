@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 import jax
@@ -52,6 +52,16 @@ class Method:
     def __repr__(self) -> str:
         given = ", ".join(f"{k}={v!r}" for k, v in self.arguments.items())
         return f"{self.factory.__name__}({given})"
+
+
+def stack(methods: Sequence[Method], dtype: Any) -> Method:
+    """Methods that differ in numbers only as one, its numbers with an axis in front."""
+    if len({jax.tree.structure(method) for method in methods}) > 1:
+        raise BadValue(
+            "methods that run side by side must differ in rates and other real numbers "
+            f"only, got {', '.join(dict.fromkeys(map(repr, methods)))}."
+        )
+    return jax.tree.map(lambda *numbers: np.array(numbers, dtype), *methods)
 
 
 def rates(name: str, value: Any) -> Rates:

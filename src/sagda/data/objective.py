@@ -1,4 +1,4 @@
-"""`Sampled`: f_i, a client's slice of the table with a problem's loss on it."""
+"""`Clients`: the table as objectives f_i, each a slice of it with a problem's loss."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from sagda.core import Objective, Point, PyTree
+from sagda.data.federation import Table
 from sagda.keys import Key, below, bits
 from sagda.problems.base import Problem
 from sagda.pytree import register
@@ -21,26 +22,38 @@ class Xi(NamedTuple):
 
 @register
 @dataclass(frozen=True)
-class Sampled(Objective):
-    """f_i on rows `start` to `start + size` of a table.
-
-    The table must go on for `widest` rows after every `start`, so that each client's
-    rows can be cut out at one size; what lies beyond `size` has no weight.
-    """
+class Clients:
+    """All f_i: client i holds `size[i]` rows of the table from `start[i]` on."""
 
     problem: Problem
-    table: PyTree
+    table: PyTree  # [rows, ...], sorted by client
+    start: jax.Array  # [M]
+    size: jax.Array  # [M]
+    count: int  # M
+    widest: int  # max n_i
+    even: bool  # whether all n_i are equal
+    batch_size: int | None
+
+    def objective(self, i: Any) -> "Sampled":
+        """f_i."""
+        return Sampled(self, self.start[i], self.size[i])
+
+
+@register
+@dataclass(frozen=True)
+class Sampled(Objective):
+    """f_i on rows `start` to `start + size` of the clients' table."""
+
+    clients: Clients
     start: jax.Array
     size: jax.Array
-    widest: int
-    batch_size: int | None
 
     def draw(self, key: Key, count: int | None = None) -> Xi:
         """Rows drawn with repetition; all local rows if there is no batch size."""
-        rows = self.batch_size or 0
-        shape = (rows + 2,) if count is None else (count, rows + 2)
-        words = bits(key, shape)
-        if self.batch_size is None:
+        rows = self.clients.batch_size
+        width = (rows or 0) + 2
+        words = bits(key, (width,) if count is None else (count, width))
+        if rows is None:
             return Xi(None, words)
         return Xi(below(words[..., 2:], self.size), words[..., :2])
 
@@ -50,19 +63,33 @@ class Sampled(Objective):
     def value(self, z: Point, xi: Xi) -> jax.Array:
         """f_i(z; xi), a mean over the rows of xi."""
         key = jax.random.wrap_key_data(xi.seed, impl="threefry2x32")
+        loss = self.clients.problem.loss
         if xi.position is not None:
             rows = self.start + xi.position
-            batch = jax.tree.map(lambda column: column[rows], self.table)
-            return self.problem.loss(z, batch, key).mean()
-        cut = lambda column: jax.lax.dynamic_slice_in_dim(
-            column, self.start, self.widest
-        )
-        losses = self.problem.loss(z, jax.tree.map(cut, self.table), key)
-        held = jnp.arange(self.widest) < self.size
+            batch = self.rows(lambda column: column[rows], xi.position)
+            return loss(z, batch, key).mean()
+        # Every client's rows are cut out at one size; near the table's end the cut
+        # begins early, and what is not the client's has no weight.
+        widest, table = self.clients.widest, self.clients.table
+        first = jnp.minimum(self.start, len(jax.tree.leaves(table)[0]) - widest)
+        cut = lambda column: jax.lax.dynamic_slice_in_dim(column, first, widest)
+        if self.clients.even:
+            return loss(z, self.rows(cut, slice(0, widest)), key).mean()
+        number = first - self.start + jnp.arange(widest)
+        held = (number >= 0) & (number < self.size)
+        losses = loss(z, self.rows(cut, jnp.where(held, number, 0)), key)
         return jnp.sum(jnp.where(held, losses, 0)) / self.size
+
+    def rows(self, cut: Any, position: Any) -> Any:
+        """A batch; the number of each row within its client is known without a look."""
+        table = self.clients.table
+        if not isinstance(table, Table):
+            return jax.tree.map(cut, table)
+        batch = jax.tree.map(cut, table._replace(position=None))
+        return batch._replace(position=position)
 
     def grad(self, z: Point, xi: Xi) -> Point:
         return jax.grad(self.value)(z, xi)
 
     def project(self, z: Point) -> Point:
-        return self.problem.project(z)
+        return self.clients.problem.project(z)

@@ -10,6 +10,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
+from sagda.engines.layout import parse
 from sagda.engines.setup import Setup
 from sagda.keys import root_key
 from sagda.methods import Method
@@ -31,6 +32,7 @@ def check_run(
     chunk: int | None = None,
     metrics: str | Sequence[str] = (),
     test: Table | None = None,
+    layout: str = "auto",
 ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     """Look at what `simulate` is given; cohort, seeds and metrics in plain form."""
     check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
@@ -52,6 +54,8 @@ def check_run(
     if chunk is not None:
         check.integer("chunk", chunk, low=1)
     metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
+    check.kind("layout", layout, str, "such as 'auto'")
+    parse(layout)
     check_algorithm(method, metrics)
     problem.check(federation)
     if test is not None:
@@ -120,9 +124,10 @@ def given_starts(start: Point, starts: Point) -> Point:
 
 def check_loss(setup: Setup, z: Point) -> None:
     """A loss must fit the data and give one value per row."""
-    kind, rows = type(setup.problem).__name__, len(setup.weight)
+    problem, table = setup.clients.problem, setup.clients.table
+    kind, rows = type(problem).__name__, len(jax.tree.leaves(table)[0])
     try:
-        losses = jax.eval_shape(setup.problem.loss, z, setup.table, root_key(0))
+        losses = jax.eval_shape(problem.loss, z, table, root_key(0))
     except (TypeError, IndexError) as error:
         raise BadValue(
             f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"

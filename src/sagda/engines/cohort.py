@@ -1,6 +1,6 @@
 """Who takes part: cohorts and drop-outs, from keys that every engine shares."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,3 +49,37 @@ def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax
     """Which of `ids` answer in this phase: each fails with probability `dropout`."""
     words = bits_at(key_of(key, t, f"dropout {phase.name}"), ids)
     return words >= jnp.asarray(dropout * 2.0**32).astype(jnp.uint32)
+
+
+class Members(NamedTuple):
+    """The cohort of one phase."""
+
+    ids: jax.Array  # [m]
+    asked: jax.Array  # [m], still in the round
+    answered: jax.Array  # [m], and the reply arrived
+
+
+def draw_members(
+    phases: tuple[Phase, ...],
+    key: Key,
+    t: Any,
+    clients: int,
+    cohort: int,
+    dropout: Any,
+) -> dict[str, Members]:
+    """Every phase's cohort, which lasts until a phase draws a fresh one.
+
+    Who misses an exchange is out until then; `dropout` None compiles no drop-outs.
+    """
+    members = {}
+    everyone = jnp.ones(cohort, bool)
+    ids, asked = cohort_of(key, t, phases[0], clients, cohort), everyone
+    for phase in phases:
+        if phase.resample:
+            ids, asked = cohort_of(key, t, phase, clients, cohort), everyone
+        answered = asked
+        if dropout is not None:
+            answered = asked & answers(key, t, phase, ids, dropout)
+        members[phase.name] = Members(ids, asked, answered)
+        asked = answered
+    return members

@@ -1,16 +1,16 @@
 """`Recorder`: the ledger of a run and the rows of its history."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from sagda.core import Point
+from sagda.core import Algorithm, Point
 from sagda.costs import PhaseCost, cost
 from sagda.data.federation import Table
-from sagda.engines.rounds import Carry, Seen, Tally, evaluate
-from sagda.engines.setup import Setup, on_device
+from sagda.engines.evaluate import Seen, evaluate
+from sagda.engines.rounds import Carry, Tally
+from sagda.engines.setup import View, on_device
 from sagda.history import History
 from sagda.metrics import COLUMNS, auc
 
@@ -57,22 +57,22 @@ class Recorder:
 
     def __init__(
         self,
-        setup: Setup,
+        view: View,
+        algorithm: Algorithm,
         z: Point,
         seeds: tuple[int, ...],
         test: Table | None,
         metrics: tuple[str, ...],
     ):
-        self.setup, self.seeds, self.metrics = setup, seeds, metrics
-        algorithm = setup.method.build()
-        self.phases = cost(algorithm, z, batch_size=setup.batch_size)
-        self.opening = cost(algorithm, z, batch_size=setup.batch_size, opening=True)
+        self.view, self.seeds, self.metrics = view, seeds, metrics
+        batch_size = view.clients.batch_size
+        self.phases = cost(algorithm, z, batch_size=batch_size)
+        self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
         self.test = None
         if test is not None:
             columns = Table(test.features, test.label)
-            put = lambda a: on_device(a, setup.weight.dtype)
+            put = lambda a: on_device(a, view.weight.dtype)
             self.test = jax.tree.map(put, columns)
-        self.view = replace(setup, method=None, dropout=None, cohort=0, batch_size=None)
         self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
         self.past: History | None = None
@@ -116,9 +116,8 @@ class Recorder:
         first = [name for name in COLUMNS if name in columns]
         row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:
-            held = np.asarray(self.setup.weight) > 0
-            label = np.asarray(self.setup.table.label)[held]
-            row["auc_train"] = np.array([auc(s[held], label) for s in scores])
+            label = np.asarray(self.view.clients.table.label)
+            row["auc_train"] = np.array([auc(s, label) for s in scores])
         if test_scores is not None and self.test is not None:
             label = np.asarray(self.test.label)
             row["auc_test"] = np.array([auc(s, label) for s in test_scores])

@@ -1,22 +1,27 @@
-"""The simulator's programs: clients as a batch axis, rounds as a loop, seeds on top.
+"""The simulator's programs: rounds as a loop, clients and runs as the layout says.
 
 `advance` is one program with dynamic bounds. Whole runs, chunks and resumed runs all go
 through it, so none of them can change a result.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec as Spec
 
-from sagda.core import Algorithm, Phase, Point, Turn, keep, run_round
-from sagda.engines.cohort import answers, cohort_of
+from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep, run_round
+from sagda.devices import SPARED
+from sagda.engines.cohort import Members, draw_members
+from sagda.engines.layout import Layout
 from sagda.engines.setup import Setup
 from sagda.inner import norm_sq
-from sagda.keys import Key, key_of, root_key
-from sagda.metrics import measure
+from sagda.keys import Key, key_of
+from sagda.methods import Method
 
 # Rounds between fresh means of all memories: sums of changes drift by rounding.
 REFRESH = 1000
@@ -40,76 +45,139 @@ class Tally(NamedTuple):
     lost: Any  # rounds in which some phase had no reply at all
 
 
-class Members(NamedTuple):
-    """The cohort of one phase."""
+class Part(NamedTuple):
+    """A client's part in a phase, before and after its work."""
 
-    ids: jax.Array  # [m]
-    asked: jax.Array  # [m], still in the round
-    answered: jax.Array  # [m], and the reply arrived
-
-
-def draw_members(
-    setup: Setup, phases: tuple[Phase, ...], key: Key, t: Any
-) -> dict[str, Members]:
-    """Every phase's cohort, which lasts until a phase draws a fresh one.
-
-    Who misses an exchange is out until then.
-    """
-    members = {}
-    everyone = jnp.ones(setup.cohort, bool)
-    ids, asked = cohort_of(key, t, phases[0], setup.clients, setup.cohort), everyone
-    for phase in phases:
-        if phase.resample:
-            ids = cohort_of(key, t, phase, setup.clients, setup.cohort)
-            asked = everyone
-        answered = asked
-        if setup.dropout is not None:
-            answered = asked & answers(key, t, phase, ids, setup.dropout)
-        members[phase.name] = Members(ids, asked, answered)
-        asked = answered
-    return members
+    id: Any
+    counted: Any  # whether its reply arrives, in a round that is not lost
+    own: Any  # its memory
+    kept: Any
 
 
-def exchange_in(setup: Setup, members: dict[str, Members], lost: Any, key: Key, t: Any):
-    """The simulator's `exchange`: the cohort works side by side."""
-    everyone = setup.cohort == setup.clients
+class Place(NamedTuple):
+    """Where a device stands among those that share a round's clients."""
 
-    def exchange(phase, message, carry):
+    layout: Layout
+    split: bool  # whether each holds the memories of its own clients only
+
+    def mine(self, tree: PyTree) -> Any:
+        """This device's share of what is known for the whole cohort, padded."""
+        many = self.layout.clients
+        if many == 1:
+            return tree
+
+        def cut(a: jax.Array) -> jax.Array:
+            each = -(-len(a) // many)
+            a = jnp.pad(a, [(0, many * each - len(a)), *[(0, 0)] * (a.ndim - 1)])
+            return jax.lax.dynamic_slice_in_dim(
+                a, jax.lax.axis_index("clients") * each, each
+            )
+
+        return jax.tree.map(cut, tree)
+
+    def meet(self, sums: PyTree, rows: PyTree, cohort: int) -> tuple[Any, Any]:
+        """Sums over all devices, and every device's rows; one meeting for both."""
+        if self.layout.clients == 1:
+            return sums, rows
+        flat, back = ravel_pytree(sums)
+        if rows is None:
+            return back(jax.lax.psum(flat, "clients")), None
+        flat_rows, back_rows = ravel_pytree(rows)
+        both = jax.lax.all_gather(jnp.concatenate([flat, flat_rows]), "clients")
+        whole = lambda a: a.reshape(-1, *a.shape[2:])[:cohort]
+        rows = jax.vmap(back_rows)(both[:, len(flat) :])
+        return back(both[:, : len(flat)].sum(0)), jax.tree.map(whole, rows)
+
+
+def one_by_one(work: Callable, parts: PyTree, batch: int) -> tuple[Any, Any]:
+    """`work(part) -> (to be summed, to be kept)` for each part, `batch` at a time."""
+    count = len(jax.tree.leaves(parts)[0])
+
+    def together(some: PyTree) -> tuple[Any, Any]:
+        added, kept = jax.vmap(work)(some)
+        return jax.tree.map(lambda a: a.sum(0), added), kept
+
+    if batch >= count:
+        return together(parts)
+    step = work
+    if batch > 1:
+        step, blocks = together, -(-count // batch)
+        fill = lambda a: jnp.pad(
+            a, [(0, blocks * batch - count), *[(0, 0)] * (a.ndim - 1)]
+        ).reshape(blocks, batch, *a.shape[1:])
+        parts = jax.tree.map(fill, parts)
+    first = jax.tree.map(lambda a: a[0], parts)
+    nothing = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(step, first)[0]
+    )
+
+    def body(total: PyTree, part: PyTree) -> tuple[Any, Any]:
+        added, kept = step(part)
+        return jax.tree.map(jnp.add, total, added), kept
+
+    total, kept = jax.lax.scan(body, nothing, parts)
+    if batch > 1:
+        kept = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:count], kept)
+    return total, kept
+
+
+def exchange_in(
+    setup: Setup,
+    place: Place,
+    members: dict[str, Members],
+    lost: Any,
+    key: Key,
+    t: Any,
+) -> Callable:
+    """The simulator's `exchange`: each device works through its part of the cohort."""
+    everyone = setup.cohort == setup.clients.count
+    where = lambda counted, a, b: jax.tree.map(partial(jnp.where, counted), a, b)
+
+    def exchange(phase: Phase, message: Any, carry: Any) -> Any:
         memory, kept, drift = carry
         ids, _, answered = members[phase.name]
         counted = answered & ~lost
-        own = memory if everyone else jax.tree.map(lambda a: a[ids], memory)
+        everywhere = memory if everyone else jax.tree.map(lambda a: a[ids], memory)
+        own = everywhere if place.split else place.mine(everywhere)
         if kept is None or phase.resample:
             kept = own
 
-        def work(i, kept):
-            turn = Turn(t, key_of(key, t, phase.name, i))
-            return phase.client(setup.objective(i), message, kept, turn)
-
-        replies, kept = jax.vmap(work)(ids, kept)
-        count = counted.sum()
-        mean = lambda a: masked(counted, a, 0).sum(0) / jnp.maximum(count, 1)
-        if phase.renew is not keep:
-            renewed = jax.tree.map(
-                partial(masked, counted), jax.vmap(phase.renew)(own, replies), own
+        def work(part: Part) -> tuple[Any, Any]:
+            turn = Turn(t, key_of(key, t, phase.name, part.id))
+            f = setup.objective(part.id)
+            reply, kept = phase.client(f, message, part.kept, turn)
+            renewed = None
+            if phase.renew is not keep:
+                renewed = where(part.counted, phase.renew(part.own, reply), part.own)
+            moved = None if phase.delta is None else norm_sq(phase.delta(reply))
+            added = where(
+                part.counted,
+                (reply, moved),
+                jax.tree.map(jnp.zeros_like, (reply, moved)),
             )
-            put = lambda table, rows: rows if everyone else table.at[ids].set(rows)
-            memory = jax.tree.map(put, memory, renewed)
-        if phase.delta is not None:
-            drift = mean(jax.vmap(norm_sq)(jax.vmap(phase.delta)(replies)))
-        mean_reply = jax.tree.map(mean, replies)
-        return mean_reply, count / setup.clients, (memory, kept, drift)
+            return added, (kept, renewed)
+
+        mine = place.mine((ids, counted))
+        parts = Part(mine[0], mine[1], own, kept)
+        sums, (kept, renewed) = one_by_one(work, parts, place.layout.batch)
+        rows = None if place.split else renewed
+        sums, rows = place.meet(sums, rows, setup.cohort)
+        if place.split and renewed is not None:
+            memory = renewed
+        elif rows is not None:
+            put = lambda table, new: new if everyone else table.at[ids].set(new)
+            memory = jax.tree.map(put, memory, rows)
+        count = counted.sum()
+        reply, moved = jax.tree.map(lambda a: a / jnp.maximum(count, 1), sums)
+        drift = drift if moved is None else moved
+        return reply, count / setup.clients.count, (memory, kept, drift)
 
     return exchange
 
 
-def masked(mask: jax.Array, a: jax.Array, b: Any) -> jax.Array:
-    """Rows of `a` where the mask holds, else of `b`."""
-    return jnp.where(mask.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-
 def one_round(
     setup: Setup,
+    place: Place,
     algorithm: Algorithm,
     phases: tuple[Phase, ...],
     key: Key,
@@ -117,16 +185,18 @@ def one_round(
     t: Any,
 ) -> tuple[Carry, Tally]:
     """Round t through `phases`, with its counts."""
-    members = draw_members(setup, phases, key, t)
+    members = draw_members(
+        phases, key, t, setup.clients.count, setup.cohort, setup.dropout
+    )
     answered = jnp.stack([member.answered.sum() for member in members.values()])
     lost = (answered == 0).any()
-    exchange = exchange_in(setup, members, lost, key, t)
+    exchange = exchange_in(setup, place, members, lost, key, t)
     state, (memory, _, drift) = run_round(
         phases,
         carry.state,
         exchange,
         (carry.memory, None, carry.drift),
-        setup.problem.project,
+        setup.clients.problem.project,
         t,
     )
     if setup.dropout is not None:
@@ -134,15 +204,17 @@ def one_round(
         state = jax.tree.map(stay, carry.state, state)
         drift = stay(carry.drift, drift)
     if algorithm.mean is not None:
-        fresh = lambda: jax.tree.map(lambda a: a.mean(0), memory)
         kept = lambda: getattr(state, str(algorithm.mean))
-        mean = jax.lax.cond((t + 1) % REFRESH == 0, fresh, kept)
+        mean = jax.lax.cond(
+            (t + 1) % REFRESH == 0, lambda: mean_of(memory, place), kept
+        )
         state = state._replace(**{algorithm.mean: mean})
     whole = [jnp.isfinite(a).all() for a in jax.tree.leaves(state.z)]
     breaks = ~jnp.stack(whole).all() & (carry.broken < 0)
     broken = jnp.where(breaks, t + 1, carry.broken)
+    size = setup.clients.size
     rows = [
-        jnp.where(member.asked, setup.size[member.ids], 0).sum()
+        jnp.where(member.asked, size[member.ids], 0).sum()
         for member in members.values()
     ]
     asked = [member.asked.sum() for member in members.values()]
@@ -151,44 +223,52 @@ def one_round(
     return Carry(state, memory, drift, broken), tally
 
 
-@jax.jit
-def begin(setup: Setup, keys: Key, starts: Point) -> tuple[Carry, Tally]:
-    """Each seed at its start, after the opening phases with every client."""
-
-    def one(key: Key, z: Point) -> tuple[Carry, Tally]:
-        algorithm = setup.method.build()
-        z = setup.problem.project(z)
-        spread = lambda a: jnp.broadcast_to(a, (setup.clients, *a.shape))
-        memory = jax.tree.map(spread, algorithm.memory(z))
-        none = jnp.full((), jnp.nan, setup.weight.dtype)
-        carry = Carry(algorithm.init(z), memory, none, jnp.full((), -1, jnp.int32))
-        if not algorithm.opening:
-            return carry, no_counts(0)
-        everyone = replace(setup, cohort=setup.clients, dropout=None)
-        now = jnp.zeros((), jnp.int32)
-        return one_round(everyone, algorithm, algorithm.opening, key, carry, now)
-
-    return jax.vmap(one)(keys, starts)
+def mean_of(memory: PyTree, place: Place) -> PyTree:
+    """The mean of all memories."""
+    mean = jax.tree.map(lambda a: a.mean(0), memory)
+    return jax.lax.pmean(mean, "clients") if place.split else mean
 
 
-@partial(jax.jit, donate_argnames="carry")
-def advance(
-    setup: Setup, carry: Carry, keys: Key, first: Any, last: Any
+def first_carry(
+    setup: Setup, place: Place, method: Method, key: Key, z: Point
 ) -> tuple[Carry, Tally]:
-    """Rounds `first` to `last` - 1 of each seed."""
+    """A run at its start, after the opening phases with every client."""
+    algorithm = method.build()
+    z = setup.clients.problem.project(z)
+    held = setup.clients.count // (place.layout.clients if place.split else 1)
+    spread = lambda a: jnp.broadcast_to(a, (held, *a.shape))
+    memory = jax.tree.map(spread, algorithm.memory(z))
+    dtype = jnp.result_type(*jax.tree.leaves(z))
+    none = jnp.full((), jnp.nan, dtype)
+    carry = Carry(algorithm.init(z), memory, none, jnp.full((), -1, jnp.int32))
+    if not algorithm.opening:
+        return carry, no_counts(0)
+    everyone = replace(setup, cohort=setup.clients.count, dropout=None)
+    now = jnp.zeros((), jnp.int32)
+    return one_round(everyone, place, algorithm, algorithm.opening, key, carry, now)
 
-    def one(carry: Carry, key: Key) -> tuple[Carry, Tally]:
-        algorithm = setup.method.build()
 
-        def body(t, loop):
-            carry, total = loop
-            carry, tally = one_round(setup, algorithm, algorithm.phases, key, carry, t)
-            return carry, jax.tree.map(lambda a, b: a + b, total, tally)
+def rounds_of(
+    setup: Setup,
+    place: Place,
+    method: Method,
+    key: Key,
+    carry: Carry,
+    first: Any,
+    last: Any,
+) -> tuple[Carry, Tally]:
+    """Rounds `first` to `last` - 1 of a run."""
+    algorithm = method.build()
 
-        start = carry, no_counts(len(algorithm.phases))
-        return jax.lax.fori_loop(first, last, body, start)
+    def body(t: Any, now: Any) -> Any:
+        carry, total = now
+        carry, tally = one_round(
+            setup, place, algorithm, algorithm.phases, key, carry, t
+        )
+        return carry, jax.tree.map(jnp.add, total, tally)
 
-    return jax.vmap(one)(carry, keys)
+    start = carry, no_counts(len(algorithm.phases))
+    return jax.lax.fori_loop(first, last, body, start)
 
 
 def no_counts(phases: int) -> Tally:
@@ -196,50 +276,54 @@ def no_counts(phases: int) -> Tally:
     return Tally(none, none, none, jnp.zeros((), jnp.int32))
 
 
-class Evaluation(NamedTuple):
-    columns: dict[str, jax.Array]
-    scores: Any  # [rows] of the training table, or None
-    test_scores: Any  # [rows] of the test table, or None
+class Programs(NamedTuple):
+    """The compiled programs of a layout; methods, keys and carries have runs first."""
+
+    begin: Callable  # (setup, methods, keys, starts) -> carry, tally
+    advance: Callable  # (setup, methods, keys, carry, first, last) -> carry, tally
 
 
-class Seen(NamedTuple):
-    """What an evaluation looks at, the optional parts where they are asked for."""
-
-    z: Point
-    memory: Any = None  # for variate_lag
-    drift: Any = None
+def is_split(layout: Layout, cohort: int, clients: int) -> bool:
+    """Where all clients take part, each device can hold the memories of its own."""
+    return cohort == clients and layout.clients > 1 and clients % layout.clients == 0
 
 
-@partial(jax.jit, static_argnames="metrics")
-def evaluate(
-    setup: Setup, seen: Seen, test: Any, metrics: tuple[str, ...]
-) -> Evaluation:
-    """The columns of each seed's history at this moment.
+def carry_specs(layout: Layout, split: bool) -> Carry:
+    """Which axes of a carry lie over which devices."""
+    runs = Spec("runs")
+    return Carry(runs, Spec("runs", "clients") if split else runs, runs, runs)
 
-    `setup` comes without its method, so that all methods share one program.
-    """
 
-    def variate_lag(seen: Seen) -> jax.Array:
-        def one(client):
-            i, v_i = client
-            f = setup.objective(i)
-            return norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0))))
+@cache
+def programs(layout: Layout, split: bool) -> Programs:
+    """The programs that lay runs and clients out as `layout` says."""
+    place = Place(layout, split)
 
-        return jax.lax.map(one, (jnp.arange(setup.clients), seen.memory)).mean()
+    def each_run(one: Callable, *over: PyTree) -> Any:
+        if len(jax.tree.leaves(over)[0]) == 1:
+            # Without a loop over runs the memories stay where they are.
+            out = one(*jax.tree.map(lambda a: a[0], over))
+            return jax.tree.map(lambda a: a[None], out)
+        if layout.batch == 1:
+            return jax.lax.map(lambda run: one(*run), over)
+        return jax.vmap(one)(*over)
 
-    def one(seen: Seen) -> Evaluation:
-        z = seen.z
-        columns = measure(
-            setup.problem, z, setup.table, setup.weight, setup.owner, setup.clients
+    def begin(setup, methods, keys, starts):
+        return each_run(partial(first_carry, setup, place), methods, keys, starts)
+
+    def advance(setup, methods, keys, carry, first, last):
+        one = lambda method, key, carry: rounds_of(
+            setup, place, method, key, carry, first, last
         )
-        extra = {
-            "drift": lambda: seen.drift,
-            "variate_lag": lambda: variate_lag(seen),
-            "potential": lambda: columns["phi"] - columns["f"] / 10,
-        }
-        columns |= {name: extra[name]() for name in metrics}
-        score = setup.problem.score
-        test_scores = None if test is None else score(z.x, test)
-        return Evaluation(columns, score(z.x, setup.table), test_scores)
+        return each_run(one, methods, keys, carry)
 
-    return jax.vmap(one)(seen)
+    if layout.devices > 1:
+        runs, carry = Spec("runs"), carry_specs(layout, split)
+        share = partial(
+            jax.shard_map, mesh=layout.mesh, out_specs=(carry, runs), check_vma=False
+        )
+        begin = share(begin, in_specs=(Spec(), runs, runs, runs))
+        inputs = Spec(), runs, runs, carry, Spec(), Spec()
+        advance = share(advance, in_specs=inputs)
+    compiled = partial(jax.jit, compiler_options={} if layout.kernel else SPARED)
+    return Programs(compiled(begin), compiled(advance, donate_argnums=3))

@@ -24,6 +24,7 @@ class Run(NamedTuple):
     ledger: Ledger
     compile_seconds: float
     setting: dict[str, str] | None = None  # what a resumed run must have in common
+    layout: str = ""  # how clients and runs were laid out
 
     @property
     def z(self) -> Point:

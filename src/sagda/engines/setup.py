@@ -1,17 +1,17 @@
-"""`Setup`: a method, a problem and a federation as a compiled program takes them."""
+"""What stays the same over a run, as compiled programs take it."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sagda.check import BadKind
 from sagda.core import PyTree
 from sagda.data.federation import Federation, Table
-from sagda.data.objective import Sampled
-from sagda.methods import Method
+from sagda.data.objective import Clients, Sampled
 from sagda.problems.base import Problem
 from sagda.pytree import register
 
@@ -19,61 +19,59 @@ from sagda.pytree import register
 @register
 @dataclass(frozen=True)
 class Setup:
-    """All that stays the same over a run, as arguments of its programs."""
+    """The clients, and how many of them take part."""
 
-    method: Any  # a Method, or None where only data are looked at
-    problem: Problem
-    table: PyTree  # [rows + padding, ...], sorted by client
-    weight: jax.Array  # [rows + padding], 1 / (M n_i), 0 for padding
-    owner: jax.Array  # [rows + padding]
-    start: jax.Array  # [M]
-    size: jax.Array  # [M]
+    clients: Clients
     dropout: float | None  # None compiles no drop-outs at all
-    clients: int  # M
     cohort: int  # m
-    widest: int  # max n_i
-    batch_size: int | None
 
     @classmethod
     def of(
         cls,
-        method: Method,
         problem: Problem,
         federation: Federation,
         dtype: Any,
+        *,
+        cohort: int,
+        batch_size: int | None,
         dropout: float = 0.0,
-        **shape: Any,
+        mesh: Mesh | None = None,
     ) -> "Setup":
-        """On the device, floats as `dtype`, the table padded for its last clients."""
-        widest = int(federation.size.max())
-        rows = len(federation.order)
-        padding = max(0, int(federation.start.max()) + widest - rows)
-        fill = np.concatenate([np.arange(rows), np.zeros(padding, np.int64)])
-        put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype), tree)
-        return cls(
-            method,
+        """On the devices of `mesh`, floats as `dtype`."""
+        put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
+        size = federation.size
+        clients = Clients(
             put(problem),
-            put(jax.tree.map(lambda column: column[fill], numbers(federation.data))),
-            put(np.concatenate([federation.weight, np.zeros(padding)])),
-            put(federation.owner[fill]),
+            put(numbers(federation.data)),
             put(federation.start),
-            put(federation.size),
-            dropout or None,
-            federation.clients,
-            widest=widest,
-            **shape,
+            put(size),
+            count=federation.clients,
+            widest=int(size.max()),
+            even=bool(size.min() == size.max()),
+            batch_size=batch_size,
         )
+        return cls(clients, dropout or None, cohort)
 
     def objective(self, i: Any) -> Sampled:
         """f_i."""
-        return Sampled(
-            self.problem,
-            self.table,
-            self.start[i],
-            self.size[i],
-            self.widest,
-            self.batch_size,
-        )
+        return self.clients.objective(i)
+
+
+@register
+@dataclass(frozen=True)
+class View:
+    """What an evaluation looks at: all rows, with the weight of each in f."""
+
+    clients: Clients
+    weight: jax.Array  # [rows], 1 / (M n_i)
+    owner: jax.Array  # [rows]
+
+    @classmethod
+    def of(cls, clients: Clients, federation: Federation, dtype: Any) -> "View":
+        # One device looks; the copy that the programs use there will do.
+        near = jax.tree.map(lambda a: a.addressable_shards[0].data, clients)
+        put = lambda a: on_device(a, dtype)
+        return cls(near, put(federation.weight), put(federation.owner))
 
 
 def numbers(data: PyTree) -> PyTree:
@@ -81,12 +79,29 @@ def numbers(data: PyTree) -> PyTree:
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
-def on_device(array: Any, dtype: Any) -> jax.Array:
-    """Floats in the run's precision, whole numbers in 32 bits, truth values as such."""
+def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
+    """Floats in the run's precision, whole numbers in 32 bits, truth values as such.
+
+    A memory-mapped column of the right type is not copied: processors read the file.
+    """
     array = np.asarray(array)
     kinds = {"f": dtype, "i": np.int32, "u": np.int32, "b": np.bool_}
     if array.dtype.kind not in kinds:
         raise BadKind(
             f"columns and fields must be numbers, got an array of {array.dtype}."
         )
-    return jnp.asarray(array, kinds[array.dtype.kind])
+    array = array.astype(kinds[array.dtype.kind], copy=False)
+    if mesh is None:
+        return jax.device_put(array, jax.local_devices()[0])
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
+
+
+def fetch(tree: PyTree) -> Any:
+    """Arrays on the host, whole, wherever their parts lie."""
+
+    def one(a: Any) -> np.ndarray:
+        if isinstance(a, jax.Array) and not a.is_fully_addressable:
+            return np.asarray(multihost_utils.process_allgather(a, tiled=True))
+        return np.asarray(a)
+
+    return jax.tree.map(one, tree)

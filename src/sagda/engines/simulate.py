@@ -4,22 +4,25 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as Spec
 
 from sagda import check
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import check_loss, check_run, check_starts, given_starts
+from sagda.engines.layout import Layout, resolve
 from sagda.engines.recorder import Recorder
-from sagda.engines.rounds import Carry, Tally, advance, begin
+from sagda.engines.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.engines.run import Progress, Run, checked_resume
-from sagda.engines.setup import Setup
+from sagda.engines.setup import Setup, View, fetch
 from sagda.keys import key_of, root_key
-from sagda.methods import Method
+from sagda.methods import Method, stack
 from sagda.problems.base import Problem
 
 CHUNK_SECONDS = 0.5
@@ -45,6 +48,7 @@ def simulate(
     test: Table | None = None,
     start: Point | None = None,
     float64: bool = False,
+    layout: str = "auto",
     progress: Callable[[Progress], None] | None = None,
     resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
@@ -72,6 +76,10 @@ def simulate(
         test: rows to score beside the training rows.
         start: (x_0, y_0) for every seed, in place of the problem's own.
         float64: double precision; it draws the same rows.
+        layout: how clients and seeds are laid out: `auto` chooses, `mapped` goes
+            through clients one after the other, `batched` takes all at once,
+            `chunk-16` that many; `/2` uses two devices, which share `:runs` or
+            `:clients`. Results agree to rounding; `run.layout` has the choice.
         progress: called after each chunk.
         resume: a run of the same configuration to go on from, or its `arrays`.
 
@@ -97,7 +105,53 @@ def simulate(
         chunk=chunk,
         metrics=metrics,
         test=test,
+        layout=layout,
     )
+    run = run_side_by_side(
+        [method] * len(seeds),
+        problem,
+        federation,
+        rounds=rounds,
+        cohort=cohort,
+        batch_size=batch_size,
+        dropout=dropout,
+        seeds=seeds,
+        eval_every=eval_every,
+        chunk=chunk,
+        metrics=metrics,
+        test=test,
+        start=start,
+        float64=float64,
+        layout=layout,
+        progress=progress,
+        resume=resume,
+    )
+    if run.diverged:
+        warnings.warn(advice(method, run.diverged), DivergenceWarning, stacklevel=2)
+    return run
+
+
+def run_side_by_side(
+    methods: Sequence[Method],
+    problem: Problem,
+    federation: Federation,
+    *,
+    rounds: int,
+    cohort: int,
+    batch_size: int | None,
+    dropout: float,
+    seeds: tuple[int, ...],
+    eval_every: int,
+    chunk: int | None,
+    metrics: tuple[str, ...],
+    test: Table | None,
+    start: Point | None,
+    float64: bool,
+    layout: str,
+    progress: Callable[[Progress], None] | None,
+    resume: Run | Mapping[str, np.ndarray] | None,
+) -> Run:
+    """Runs in one program, each a method with a seed; the methods differ in numbers."""
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
@@ -108,21 +162,19 @@ def simulate(
 
     with jax.enable_x64(float64):
         dtype = jnp.float64 if float64 else jnp.float32
-        setup = Setup.of(
-            method,
-            problem,
-            federation,
-            dtype,
-            dropout=dropout,
-            cohort=cohort,
-            batch_size=batch_size,
-        )
-        starts = jax.tree.map(lambda a: jnp.asarray(a, dtype), starts)
+        starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
         z = jax.tree.map(lambda a: a[0], starts)
+        shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
+        setup = Setup.of(problem, federation, dtype, **shape)
         check_loss(setup, z)
-        recorder = Recorder(setup, z, seeds, test, metrics)
+        algorithm = methods[0].build()
+        chosen = resolve(layout, setup, algorithm, z, len(seeds))
+        if chosen.devices > 1:
+            setup = Setup.of(problem, federation, dtype, **shape, mesh=chosen.mesh)
+        view = View.of(setup.clients, federation, dtype)
+        recorder = Recorder(view, algorithm, z, seeds, test, metrics)
         setting = {
-            "method": repr(method),
+            "method": "; ".join(dict.fromkeys(map(repr, methods))),
             "problem": type(problem).__name__,
             "split": federation.hash,
             "cohort": str(cohort),
@@ -133,50 +185,111 @@ def simulate(
             "metrics": str(metrics),
             "test": "none" if test is None else f"{len(test.label)} rows",
         }
+        lanes = Lanes.of(chosen, stack(methods, dtype), keys, starts)
+        loop = Loop(setup, chosen, lanes, recorder, setting)
         if resume is not None:
-            expected, _ = jax.eval_shape(begin, setup, keys, starts)
+            expected, _ = jax.eval_shape(loop.programs.begin, setup, *lanes)
+            expected = lanes.first(expected, len(seeds))
             resume = checked_resume(resume, expected, recorder, setting)
             check.integer(
                 "rounds", rounds, low=resume.round, what=", those already run"
             )
-        loop = Loop(setup, keys, recorder, setting)
-        carry, t = loop.begin(starts, resume)
-        run = loop.run(carry, t, rounds, eval_every, chunk, progress)
-    if run.diverged:
-        warnings.warn(advice(method, run.diverged), DivergenceWarning, stacklevel=2)
-    return run
+        carry, t = loop.begin(resume)
+        return loop.run(carry, t, rounds, eval_every, chunk, progress)
+
+
+class Lanes(NamedTuple):
+    """What the runs side by side differ in, each leaf with the runs as first axis."""
+
+    method: Method
+    keys: Any
+    starts: Point
+
+    @classmethod
+    def of(cls, layout: Layout, method: Method, keys: Any, starts: Point) -> "Lanes":
+        return cls(*shared((method, keys, starts), layout, Spec("runs")))
+
+    @staticmethod
+    def first(tree: Any, count: int) -> Any:
+        """Without the runs that fill up the devices."""
+
+        def cut(a: Any) -> Any:
+            if isinstance(a, jax.ShapeDtypeStruct):
+                return jax.ShapeDtypeStruct((count, *a.shape[1:]), a.dtype)
+            return a[:count]
+
+        return jax.tree.map(cut, tree)
+
+
+def shared(tree: Any, layout: Layout, spec: Spec | Carry) -> Any:
+    """Arrays with runs first on the layout's devices, the last run filling up."""
+
+    def put(spec: Spec, part: Any) -> Any:
+        def one(a: Any) -> Any:
+            more = -len(a) % layout.runs
+            if more:
+                a = jnp.concatenate([a, *[a[-1:]] * more])
+            if layout.devices == 1:
+                # A copy: the programs write over what they are given.
+                return jnp.array(a)
+            return jax.device_put(a, NamedSharding(layout.mesh, spec))
+
+        return jax.tree.map(one, part)
+
+    return jax.tree.map(put, spec, tree, is_leaf=lambda s: isinstance(s, Spec))
 
 
 class Loop:
     """The rounds of a run, chunk by chunk."""
 
     def __init__(
-        self, setup: Setup, keys: Any, recorder: Recorder, setting: dict[str, str]
+        self,
+        setup: Setup,
+        layout: Layout,
+        lanes: Lanes,
+        recorder: Recorder,
+        setting: dict[str, str],
     ):
-        self.setup, self.keys, self.recorder = setup, keys, recorder
-        self.setting = setting
+        self.setup, self.layout, self.lanes = setup, layout, lanes
+        self.recorder, self.setting = recorder, setting
+        self.seeds = len(recorder.seeds)
+        self.split = is_split(layout, setup.cohort, setup.clients.count)
+        self.programs = programs(layout, self.split)
         self.compile_seconds = 0.0
 
-    def begin(self, starts: Point, resume: Run | None) -> tuple[Carry, int]:
+    def begin(self, resume: Run | None) -> tuple[Carry, int]:
         """The first carry and round, and the compiled programs."""
         clock = time.perf_counter()
         if resume:
-            carry, t = jax.tree.map(jnp.array, resume.carry), resume.round
+            specs = carry_specs(self.layout, self.split)
+            carry, t = shared(resume.carry, self.layout, specs), resume.round
             self.recorder.go_on(resume.history, resume.ledger)
         else:
-            carry, tally = begin(self.setup, self.keys, starts)
-            self.recorder.open(tally)
+            carry, tally = self.programs.begin(self.setup, *self.lanes)
+            self.recorder.open(self.fetched(tally))
             t = 0
         # No rounds, but the program is there afterwards.
         carry, _ = self.advance(carry, t, t)
         if not resume:
-            self.recorder.evaluate(carry, t)
+            self.recorder.evaluate(self.fetched(self.seen(carry)), t)
         self.compile_seconds = time.perf_counter() - clock
         return carry, t
 
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
         span = np.int32(first), np.int32(last)
-        return jax.block_until_ready(advance(self.setup, carry, self.keys, *span))
+        method, keys, _ = self.lanes
+        out = self.programs.advance(self.setup, method, keys, carry, *span)
+        carry, tally = jax.block_until_ready(out)
+        return carry, self.fetched(tally)
+
+    def fetched(self, tree: Any) -> Any:
+        """On the host, without the runs that fill up the devices."""
+        return Lanes.first(fetch(tree), self.seeds)
+
+    def seen(self, carry: Carry) -> Carry:
+        """What an evaluation needs: memories only where they are asked for."""
+        asked = "variate_lag" in self.recorder.metrics
+        return carry if asked else carry._replace(memory=None)
 
     def run(
         self,
@@ -188,7 +301,8 @@ class Loop:
         progress: Callable[[Progress], None] | None,
     ) -> Run:
         recorder, pace = self.recorder, 1
-        while t < rounds and (np.asarray(carry.broken) < 0).any():
+        broken = self.fetched(carry.broken)
+        while t < rounds and (broken < 0).any():
             stop = min(rounds, t + (chunk or pace), t + every - t % every)
             clock = time.perf_counter()
             carry, tally = self.advance(carry, t, stop)
@@ -198,9 +312,9 @@ class Loop:
                 pace *= 2
             elif seconds > CHUNK_SECONDS:
                 pace = max(1, pace // 2)
-            t, ended = stop, (np.asarray(carry.broken) >= 0).all()
-            if t % every == 0 or t == rounds or ended:
-                recorder.evaluate(carry, t)
+            t, broken = stop, self.fetched(carry.broken)
+            if t % every == 0 or t == rounds or (broken >= 0).all():
+                recorder.evaluate(self.fetched(self.seen(carry)), t)
             if progress is not None:
                 snapshot = partial(self.snapshot, carry, t)
                 took = recorder.ledger.seconds
@@ -209,9 +323,15 @@ class Loop:
 
     def snapshot(self, carry: Carry, t: int) -> Run:
         recorder = self.recorder
-        kept = jax.device_get(carry)
-        ledger, seconds = recorder.ledger, self.compile_seconds
-        return Run(recorder.history, kept, t, ledger, seconds, self.setting)
+        return Run(
+            recorder.history,
+            self.fetched(carry),
+            t,
+            recorder.ledger,
+            self.compile_seconds,
+            self.setting,
+            str(self.layout),
+        )
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:

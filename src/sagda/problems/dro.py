@@ -10,6 +10,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
+from sagda.functions import entries, softplus
 from sagda.keys import Key
 from sagda.problems.base import Problem
 
@@ -73,13 +74,13 @@ class DRO(Problem):
         return Point(x, jnp.full((self.samples,), 1 / self.samples))
 
     def logistic(self, x: jax.Array, rows: Any) -> jax.Array:
-        return jax.nn.softplus(-rows.label * (rows.features @ x))
+        return softplus(-rows.label * (rows.features @ x))
 
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
         square = self.alpha * z.x**2
         g = self.lambda_2 * jnp.sum(square / (1 + square))
         V = self.pull / 2 * jnp.sum((z.y - 1 / self.samples) ** 2)
-        return z.y[batch.position] * self.logistic(z.x, batch) - V + g
+        return entries(z.y, batch.position) * self.logistic(z.x, batch) - V + g
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
         """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""

@@ -1,0 +1,190 @@
+"""How clients and runs are laid out over time and over devices.
+
+A run is a seed with its rates. Devices share either the runs or the clients of each
+round; a device goes through its clients `batch` at a time: one after the other
+(`mapped`), all at once (`batched`), or in between (`chunk-16`), which bounds memory.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from sagda.check import BadValue
+from sagda.core import Algorithm, Point, Turn
+from sagda.costs import size_of
+from sagda.devices import kernels
+from sagda.engines.setup import Setup
+from sagda.keys import root_key
+
+FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
+# What a client may take of a device's memory at once, times the batch.
+ROOM = 2**28
+# Rows times bytes that a device must have to do in a round before it is worth two
+# devices' meeting, about 0.1 ms.
+MEETING = 2**20
+
+
+class Layout(NamedTuple):
+    """A resolved layout."""
+
+    batch: int  # clients at a time on a device
+    runs: int  # devices that share the runs
+    clients: int  # devices that share a round's clients
+    kernel: bool  # loops over clients compiled into one kernel each
+
+    @property
+    def devices(self) -> int:
+        return self.runs * self.clients
+
+    @property
+    def mesh(self) -> Mesh:
+        chosen = np.array(jax.devices()[: self.devices])
+        shape = (self.runs, self.clients)
+        return Mesh(chosen.reshape(shape), ("runs", "clients"), (AxisType.Auto,) * 2)
+
+    def __str__(self) -> str:
+        kind = "mapped" if self.batch == 1 else f"chunk-{self.batch}"
+        shared = "clients" if self.clients > 1 else "runs"
+        return f"{kind}/{self.devices}:{shared}" + ("+kernel" if self.kernel else "")
+
+
+class Asked(NamedTuple):
+    """A layout as a user writes it; None is left to the rule."""
+
+    batch: int | None = None
+    everyone: bool = False
+    devices: int | None = None
+    shared: str | None = None
+
+
+def parse(text: str) -> Asked:
+    """`mapped`, `batched/2:clients`, `chunk-16`."""
+    found = re.fullmatch(
+        r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?", text
+    )
+    if not found:
+        raise BadValue(f"`layout` must be {FORM}, got {text!r}.")
+    kind, chunk, _, devices, _, shared = found.groups()
+    batch = 1 if kind == "mapped" else int(chunk) if chunk else None
+    return Asked(batch, kind == "batched", int(devices) if devices else None, shared)
+
+
+def resolve(
+    text: str, setup: Setup, algorithm: Algorithm, z: Point, runs: int
+) -> Layout:
+    """The layout that `text` asks for, its open parts by the rule."""
+    asked = parse(text)
+    here = jax.device_count()
+    if asked.devices is not None and asked.devices > here:
+        raise BadValue(
+            f"`layout` must ask for at most the {here} devices that JAX has, got "
+            f"{asked.devices}; sagda.use_cores() makes one of each core."
+        )
+    looked = look_at(setup, algorithm, z)
+    many = asked.devices or here
+    shared = asked.shared
+    if shared is None:
+        # Runs never meet; clients meet in every phase.
+        balanced = runs % many == 0 or runs >= 4 * many
+        worth = looked.work * setup.cohort / many > MEETING
+        shared = "runs" if balanced or not worth else "clients"
+    most = runs if shared == "runs" else setup.cohort
+    if asked.devices is not None and many > most:
+        raise BadValue(
+            f"`layout` must ask for at most {most} devices to share {most} {shared}, "
+            f"got {many}."
+        )
+    many = min(many, most)
+    kernel = looked.kernel and kernels()
+    own = -(-setup.cohort // (many if shared == "clients" else 1))
+    batch = own if asked.everyone else asked.batch
+    if batch is None:
+        batch = 1 if kernel else max(1, min(own, ROOM // max(looked.held, 1)))
+    split = (many, 1) if shared == "runs" else (1, many)
+    return Layout(min(batch, own), *split, kernel and batch == 1)
+
+
+class Look(NamedTuple):
+    """What the rule knows of a client's part in a round."""
+
+    kernel: bool  # its loops can be one kernel each
+    work: int  # bytes of rows and parameters it goes through
+    held: int  # bytes it holds at once
+
+
+# XLA compiles no loop with one of these into a kernel, or does it badly.
+BARRED = (
+    "scatter",
+    "sort",
+    "conv_general",
+    "fft",
+    "callback",
+    "ffi",
+    "custom_call",
+    "top_k",
+)
+
+
+def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
+    """Trace one client through a round; nothing is computed."""
+    i = jax.ShapeDtypeStruct((), np.int32)
+    state, memory = (
+        jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
+    )
+    kernel, work, held = True, 0, 0
+    kept = memory
+    for phase in algorithm.phases:
+        kept = memory if phase.resample else kept
+        message = jax.eval_shape(phase.broadcast, state)
+
+        def client(setup, i, message, kept, phase=phase):
+            turn = Turn(i, root_key(0))
+            return phase.client(setup.objective(i), message, kept, turn)
+
+        program, (_, kept) = jax.make_jaxpr(client, return_shape=True)(
+            setup, i, message, kept
+        )
+        for equation, times in equations(program.jaxpr):
+            kernel = kernel and fits(equation)
+            made = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
+            size = max((a.size * a.dtype.itemsize for a in made), default=0)
+            held = max(held, 4 * size)
+            if equation.primitive.name == "dot_general":
+                both = [v.aval for v in equation.invars]
+                work += times * sum(a.size * a.dtype.itemsize for a in both)
+    return Look(kernel, work, held + 4 * size_of(z))
+
+
+def fits(equation: Any) -> bool:
+    """Whether a kernel may hold this equation."""
+    name = equation.primitive.name
+    if any(word in name for word in BARRED):
+        return False
+    if name == "dot_general":
+        # A product of matrices is better left to XLA's library.
+        (contracted, batched) = equation.params["dimension_numbers"]
+        free = [
+            np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
+            for v, c, b in zip(equation.invars, contracted, batched, strict=True)
+        ]
+        return bool(min(free) <= 1)
+    return True
+
+
+def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
+    """All equations of a traced program with how often each runs."""
+    for equation in program.eqns:
+        yield equation, times
+        inside = times
+        if equation.primitive.name == "scan":
+            inside *= equation.params["length"]
+        for sub in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
+        ):
+            sub = getattr(sub, "jaxpr", sub)
+            if hasattr(sub, "eqns"):
+                yield from equations(sub, inside)

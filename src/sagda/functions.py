@@ -1,0 +1,90 @@
+"""Functions for losses whose gradients XLA compiles badly if left to themselves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+
+def softplus(m: jax.Array) -> jax.Array:
+    """log(1 + exp(m)), without overflow.
+
+    Examples:
+        >>> [round(float(softplus(jnp.float32(m))), 6) for m in (-50, 0, 100)]
+        [0.0, 0.693147, 100.0]
+    """
+    return softplus_of(m)
+
+
+@jax.custom_jvp
+def softplus_of(m: jax.Array) -> jax.Array:
+    e = jnp.exp(-jnp.abs(m))
+    # log1p(e) by one logarithm and a division (Kahan); XLA's own log1p computes two
+    # branches and takes as long as the rest of a small gradient.
+    u = 1 + e
+    log1p = jnp.where(u == 1, e, jnp.log(u) * (e / (u - 1)))
+    return jnp.maximum(m, 0) + log1p
+
+
+@softplus_of.defjvp
+def slope(primals: Any, tangents: Any) -> Any:
+    (m,), (dm,) = primals, tangents
+    e = jnp.exp(-jnp.abs(m))
+    return softplus_of(m), dm * jnp.where(m > 0, 1, e) / (1 + e)
+
+
+def entries(y: jax.Array, index: Any) -> jax.Array:
+    """`y[index]` of a vector, for a loss in which rows pick their entry of y.
+
+    `index` holds whole numbers, or is a slice where a batch is a whole client. The
+    gradient adds up without a scatter where clients run one after the other: a loop
+    with a scatter in it cannot be compiled into one kernel.
+
+    Examples:
+        >>> import numpy as np
+        >>> total = lambda y: entries(y, np.array([0, 2, 2])).sum()
+        >>> jax.grad(total)(jnp.zeros(4)).tolist()
+        [1.0, 0.0, 2.0, 0.0]
+    """
+    return y[index] if isinstance(index, slice) else taken(y, jnp.asarray(index))
+
+
+@jax.custom_vjp
+def taken(y: jax.Array, index: jax.Array) -> jax.Array:
+    return y[index]
+
+
+def taken_fwd(y: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
+    return y[index], (jnp.zeros_like(y), index)
+
+
+def taken_bwd(kept: Any, change: jax.Array) -> tuple[jax.Array, None]:
+    return add_at(*kept, change), None
+
+
+taken.defvjp(taken_fwd, taken_bwd)
+
+
+@custom_vmap
+def add_at(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
+    """`total` with `change[k]` added at `index[k]`, one after the other."""
+
+    def add(k: Any, total: jax.Array) -> jax.Array:
+        at = (jax.lax.dynamic_index_in_dim(index, k, keepdims=False),)
+        here = jax.lax.dynamic_slice(total, at, (1,))
+        more = jax.lax.dynamic_slice(change, (k,), (1,))
+        return jax.lax.dynamic_update_slice(total, here + more, at)
+
+    return jax.lax.fori_loop(0, len(index), add, total)
+
+
+@add_at.def_vmap
+def add_at_batched(
+    size: int, batched: Any, total: Any, index: Any, change: Any
+) -> tuple[Any, bool]:
+    spread = lambda a, is_batched: (
+        a if is_batched else jnp.broadcast_to(a, (size, *a.shape))
+    )
+    total, index, change = map(spread, (total, index, change), batched)
+    return jax.vmap(lambda t, i, c: t.at[i].add(c))(total, index, change), True

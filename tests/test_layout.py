@@ -1,0 +1,115 @@
+"""Layouts: every way to lay clients and runs out gives the same run, to rounding."""
+
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, uneven_table
+from sagda import ALGORITHMS
+from sagda.check import BadValue
+from sagda.engines.layout import parse
+
+LAYOUTS = [
+    "mapped/1",
+    "batched/1",
+    "chunk-2/1",
+    "mapped/2:clients",
+    "batched/2:clients",
+    "chunk-2/2:clients",
+    "mapped/2:runs",
+    "batched/2:runs",
+]
+FEW = ["mapped/1", "batched/1", "chunk-2/2:clients", "mapped/2:runs"]
+
+
+def run(name, problem, clients, layout, **options):
+    own = {} if name == "parallel-sgda" else {"local_steps": 2}
+    common = {"rounds": 4, "batch_size": 2, "seeds": (3, 4, 5), "float64": True}
+    common |= {"eval_every": 2, "metrics": ("drift",), "layout": layout}
+    if name == "parallel-sgda":
+        common["metrics"] = ()
+    method = sagda.algorithm(name, local_lr=(0.05, 0.1), **own)
+    return sagda.simulate(method, problem, clients, **common | options)
+
+
+def agree(one, other):
+    """Same counts, and numbers to rounding: states, memories, history."""
+    np.testing.assert_allclose(flat(one.carry), flat(other.carry), atol=1e-12)
+    for column in one.history.columns:
+        if column != "seconds":
+            np.testing.assert_allclose(
+                one.history[column], other.history[column], rtol=1e-9, atol=1e-12
+            )
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
+    clients = uneven_table([3, 5, 2, 4, 3, 6, 2])
+    problem = sagda.DRO.of(clients)
+    base = run(name, problem, clients, FEW[0], cohort=5, dropout=0.3)
+    for layout in FEW[1:]:
+        other = run(name, problem, clients, layout, cohort=5, dropout=0.3)
+        assert other.layout != base.layout
+        agree(base, other)
+
+
+@pytest.mark.parametrize(("clients", "layouts"), [(8, LAYOUTS), (7, FEW)])
+def test_all_layouts_agree_with_everyone(clients, layouts):
+    """Eight clients can be split over two devices with their memories, seven not."""
+    data = uneven_table([3, 5, 2, 4, 3, 6, 2, 4][:clients])
+    problem = sagda.AUC.of(data)
+    options = {"batch_size": None, "metrics": ("variate_lag",)}
+    base = run("sagda-i", problem, data, layouts[0], **options)
+    for layout in layouts[1:]:
+        agree(base, run("sagda-i", problem, data, layout, **options))
+
+
+def test_a_warm_start_is_the_same_on_two_devices():
+    data = uneven_table([3, 5, 2, 4])
+    problem = sagda.AUC.of(data)
+    method = sagda.sagda_i(start="warm", local_steps=2)
+    options = {"rounds": 3, "batch_size": 2, "cohort": 3, "float64": True}
+    one = sagda.simulate(method, problem, data, **options, layout="mapped/1")
+    two = sagda.simulate(method, problem, data, **options, layout="mapped/2:clients")
+    agree(one, two)
+
+
+def test_a_run_goes_on_in_another_layout_and_bit_for_bit_in_its_own():
+    data = uneven_table([3, 5, 2, 4, 3])
+    problem = sagda.AUC.of(data)
+    whole = run("sagda-i", problem, data, "mapped/2:clients", cohort=3)
+    half = run("sagda-i", problem, data, "mapped/2:clients", cohort=3, rounds=2)
+    same = run("sagda-i", problem, data, "mapped/2:clients", cohort=3, resume=half)
+    np.testing.assert_array_equal(flat(whole.carry), flat(same.carry))
+    other = run("sagda-i", problem, data, "batched/1", cohort=3, resume=half)
+    agree(whole, other)
+
+
+def test_the_rule_looks_at_shapes(a9a):
+    clients, _ = a9a
+    problem = sagda.DRO.of(clients)
+    chosen = lambda **options: (
+        sagda.simulate(sagda.fsgda(), problem, clients, rounds=1, **options).layout
+    )
+    assert chosen() == "mapped/2:clients+kernel"
+    assert chosen(seeds=(0, 1)) == "mapped/2:runs+kernel"
+    assert chosen(cohort=1) == "mapped/1:runs+kernel"
+
+
+@pytest.mark.parametrize(
+    "text", ["fast", "mapped/", "mapped/0", "chunk", "chunk-0", "mapped/2:rows", ""]
+)
+def test_a_layout_is_one_of_the_forms(text):
+    with pytest.raises(BadValue, match="`layout` must be auto, mapped"):
+        parse(text)
+
+
+def test_a_layout_asks_for_no_more_devices_than_there_are(uneven):
+    problem = sagda.AUC.of(uneven)
+    call = lambda layout: sagda.simulate(
+        sagda.fsgda(), problem, uneven, rounds=1, batch_size=1, layout=layout
+    )
+    with pytest.raises(BadValue, match="at most the 2 devices that JAX has, got 3"):
+        call("mapped/3")
+    with pytest.raises(BadValue, match="at most 1 devices to share 1 runs, got 2"):
+        call("mapped/2:runs")
