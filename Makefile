@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+RIVALS := .venv-bench
+TORCH := torch==2.13.0
 
 .PHONY: demo test test-all lint docs bench wheel data clean
 
@@ -12,7 +14,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[report]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[report,sweep]' --group dev
 	touch $@
 
 demo: $(READY)  ## four methods on real data: a table, and a page to look at
@@ -34,8 +36,19 @@ test-all: lint  ## the same with the long tests
 docs: $(READY)  ## the pages, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(READY)  ## ratios of times, measured in one run
-	$(BIN)/python benchmarks/rounds.py
+# The rivals have an environment of their own; without it their rows are left out.
+$(RIVALS)/.ready: pyproject.toml
+	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
+	$(RIVALS)/bin/python -m pip install --quiet --upgrade pip
+	$(RIVALS)/bin/python -m pip install --quiet $(TORCH)
+	echo $(TORCH) > $(RIVALS)/constraints.txt
+	$(RIVALS)/bin/python -m pip install --quiet --group bench \
+	  --constraint $(RIVALS)/constraints.txt
+	touch $@
+
+bench: $(READY)  ## times per round, ours and others', into docs/performance.md
+	$(MAKE) $(RIVALS)/.ready || echo "The rivals cannot be installed here."
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel --outdir dist .

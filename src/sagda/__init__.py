@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from sagda.engines.run import Run as Run
     from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
     from sagda.engines.simulate import simulate as simulate
+    from sagda.engines.sweep import sweep as sweep
     from sagda.functions import entries as entries
     from sagda.functions import softplus as softplus
     from sagda.history import History as History
     from sagda.methods import Method as Method
     from sagda.methods import method as method
+    from sagda.models import CNN as CNN
+    from sagda.models import MLP as MLP
     from sagda.models import Equinox as Equinox
     from sagda.models import Linear as Linear
     from sagda.problems import PROBLEMS as PROBLEMS
@@ -65,10 +68,11 @@ _HOME = {
     "sagda.devices": "use_cores",
     "sagda.engines.run": "Progress Run",
     "sagda.engines.simulate": "DivergenceWarning simulate",
+    "sagda.engines.sweep": "sweep",
     "sagda.functions": "entries softplus",
     "sagda.history": "History",
     "sagda.methods": "Method method",
-    "sagda.models": "Equinox Linear",
+    "sagda.models": "CNN Equinox Linear MLP",
     "sagda.problems": "PROBLEMS",
     "sagda.problems.auc": "AUC",
     "sagda.problems.base": "Problem",

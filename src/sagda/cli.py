@@ -5,7 +5,9 @@ import json as json_module
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +16,18 @@ from cyclopts import App, Parameter
 from pydantic import Field, ValidationError
 
 import sagda
+from sagda import check
 from sagda import config as configs
+from sagda import launch as launches
 from sagda.check import BadKind, BadValue
 from sagda.config import Config
+from sagda.launch import Ended
+from sagda.link import LOST, Link, Machines, is_loss
 
 USER, DISK, FAILED = 2, 3, 1
+# The command line, for the processes that a command starts, and who watches this one.
+LINE: ContextVar[tuple[str, ...]] = ContextVar("LINE", default=())
+LINK: ContextVar[Link | None] = ContextVar("LINK", default=None)
 
 app = App(
     name="sagda",
@@ -34,6 +43,8 @@ class Flags(Config):
     """The configuration as flags; what names algorithms has flags of its own."""
 
     algorithms: Annotated[list[str], Parameter(parse=False)] = Field(["sagda-i"])
+    grid: Annotated[dict[str, Any], Parameter(parse=False)] = Field({})
+    trials: Annotated[int | None, Parameter(parse=False)] = Field(None)
     set: Annotated[dict[str, dict[str, Any]], Parameter(parse=False)] = Field({})
 
 
@@ -61,6 +72,7 @@ Out = Annotated[
 Seconds = Annotated[float, said("Seconds between checkpoints.")]
 Json = Annotated[bool, said("Print one JSON object.")]
 Folder = Annotated[Path, said("The run folder.")]
+ManyFlags = Annotated[Machines | None, Parameter(name="*")]
 
 
 def merged(
@@ -84,6 +96,7 @@ def run(
     set: Set = None,
     out: Out = None,
     checkpoint_seconds: Seconds = 5.0,
+    machines: ManyFlags = None,
     json: Json = False,
 ) -> int:
     """Run one algorithm into a folder; the same command again goes on or is done.
@@ -97,7 +110,7 @@ def run(
             f"`run` takes one algorithm, got {', '.join(chosen.algorithms)}; use "
             "`sagda compare` for several."
         )
-    return go(chosen, set, out, checkpoint_seconds, json)
+    return go(chosen, set, out, checkpoint_seconds, machines, json)
 
 
 @app.command
@@ -109,6 +122,7 @@ def compare(
     set: Set = None,
     out: Out = None,
     checkpoint_seconds: Seconds = 5.0,
+    machines: ManyFlags = None,
     json: Json = False,
 ) -> int:
     """Run several algorithms and seeds: same start, same samples, one table and page.
@@ -120,12 +134,61 @@ def compare(
         from sagda.algorithms import ALGORITHMS
 
         names = list(ALGORITHMS)
-    return go(merged(config, flags, names), set, out, checkpoint_seconds, json)
+    chosen = merged(config, flags, names)
+    return go(chosen, set, out, checkpoint_seconds, machines, json)
+
+
+@app.command
+def sweep(
+    *,
+    grid: Annotated[
+        list[str] | None,
+        said(
+            "Values of a parameter of the algorithm, as in local_lr=0.001,0.01,0.1 or "
+            "local_lr.y=0.1,1, or a range for a search, as in local_lr=0.001:0.1; may "
+            "be repeated.",
+            consume_multiple=False,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        said("Try that many points by Optuna's search, not all combinations."),
+    ] = None,
+    config: File = None,
+    algorithm: Name = None,
+    flags: AllFlags = None,
+    set: Set = None,
+    out: Out = None,
+    checkpoint_seconds: Seconds = 5.0,
+    machines: ManyFlags = None,
+    json: Json = False,
+) -> int:
+    """Run an algorithm over a grid of its parameters, all rates and seeds side by side.
+
+    Examples: `sagda sweep --grid local_lr=0.001,0.01,0.1 --grid server_lr=1,2,5`,
+    `sagda sweep --grid local_lr=0.0001:0.1 --trials 24 --seeds 3`
+    """
+    from sagda.grid import check_grid, parse_grid
+
+    chosen = merged(config, flags, None if algorithm is None else [algorithm])
+    values = chosen.model_dump()
+    if grid:
+        values["grid"] = parse_grid(grid)
+    if trials is not None:
+        values["trials"] = trials
+    chosen = configs.build(values)
+    check_grid(chosen)
+    return go(chosen, set, out, checkpoint_seconds, machines, json)
 
 
 @app.command
 def resume(
-    folder: Folder, /, *, checkpoint_seconds: Seconds = 5.0, json: Json = False
+    folder: Folder,
+    /,
+    *,
+    checkpoint_seconds: Seconds = 5.0,
+    machines: ManyFlags = None,
+    json: Json = False,
 ) -> int:
     """Go on with the run in FOLDER from its newest checkpoint.
 
@@ -133,41 +196,94 @@ def resume(
     """
     from sagda.folder import read_folder
 
-    return go(read_folder(folder), None, folder, checkpoint_seconds, json)
+    # Of several machines only the first needs to have the folder.
+    config = None if machines and machines.place else read_folder(folder)
+    return go(config, None, folder, checkpoint_seconds, machines, json)
+
+
+@app.command
+def launch(
+    *command: Annotated[
+        str,
+        said(
+            "run, compare, sweep or resume, with its flags.", allow_leading_hyphen=True
+        ),
+    ],
+    processes: Annotated[int, said("How many processes share the run.")] = 2,
+) -> int:
+    """Run on this machine in several processes, which share clients or seeds.
+
+    When one dies the others are ended, and the newest checkpoint is named.
+
+    Example: `sagda launch --processes 2 -- run --algorithm sagda-ii --seeds 2`
+    """
+    check.integer("processes", processes, low=1)
+    known = ("run", "compare", "sweep", "resume")
+    check.choice("command", command[0] if command else "", known)
+    return launches.launch(list(command), processes, "--debug" in LINE.get())
+
+
+def begin(machines: Machines | None) -> int | None:
+    """Start JAX, as one of several processes if asked; or only watch one, to its code.
+
+    The process that computes is never the one that a user starts: see `launch.py`.
+    """
+    place, link = machines.place if machines else None, LINK.get()
+    if place is not None and link is None:
+        return launches.watch_one(list(LINE.get()), place)
+    start_jax()
+    if place is not None and link is not None:
+        from sagda.machines import connect
+
+        connect(*place)
+        link.tell("connected")
+    return None
 
 
 def go(
-    config: Config,
+    config: Config | None,
     assignments: list[str] | None,
     out: Path | None,
     checkpoint_seconds: float,
+    machines: Machines | None,
     json: bool,
 ) -> int:
-    """Run a configuration into its folder and show what came out."""
+    """Run a configuration, or a folder's, into its folder and show what came out."""
     if not checkpoint_seconds >= 0:
         raise BadValue(
             f"`checkpoint_seconds` must be zero or more, got {checkpoint_seconds}."
         )
-    start_jax()
+    if (code := begin(machines)) is not None:
+        return code
     from sagda.durable import digest
     from sagda.experiment import prepare, resolve
-    from sagda.folder import Stopped, execute
+    from sagda.folder import Stopped, execute, folder_config
+    from sagda.machines import is_first
     from sagda.terminal import Display, Interrupt, results
 
+    config = config or folder_config(out or Path())
     config = resolve(config, configs.parse_set(assignments or []))
     short = digest(configs.write_toml(config).encode())[:8]
     name = config.algorithms[0] if len(config.algorithms) == 1 else "compare"
+    name = f"sweep-{name}" if config.grid else name
     data = "" if config.problem == "quadratic" else f"-{Path(config.data).stem}"
     folder = out or Path("runs") / f"{config.problem}{data}-{name}-{short}"
+    if link := LINK.get():
+        link.tell("folder", str(folder))
     experiment = prepare(config)
+    first = is_first()
     interrupt = Interrupt()
     try:
-        with interrupt, Display(config, quiet=json) as display:
+        with interrupt, Display(config, quiet=json or not first) as display:
             execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
     except Stopped as stopped:
-        message = f"stopped {stopped}; go on with: sagda resume {folder}"
-        print(message, file=sys.stderr)
-        return 128 + interrupt.number
+        again = (link.again if link else "sagda resume {}").format(folder)
+        if first:
+            print(f"stopped {stopped}; go on with: {again}", file=sys.stderr)
+        # Another process may have been the one that was asked.
+        return 128 + (interrupt.number or signal.SIGTERM)
+    if not first:
+        return 0
     made = page_of(folder)
     results(folder, made, json)
     return 0
@@ -308,6 +424,24 @@ def cause_of(error: cyclopts.CycloptsError) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; 0 success, 2 a user's mistake, 3 disk, 130/143 stopped."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    link = Link.inherited()
+    LINE.set(tuple(tokens))
+    LINK.set(link)
+    if link is None:
+        return answer(tokens)
+    if "--debug" not in tokens:
+        link.quieten()
+    code = FAILED
+    try:
+        code = answer(tokens)
+    except Exception:
+        traceback.print_exc()
+    link.leave(code)
+    return code
+
+
+def answer(tokens: list[str]) -> int:
+    """Run a command; every mistake ends in a sentence and a code."""
     debug, json = "--debug" in tokens, "--json" in tokens
     tokens = [token for token in tokens if token != "--debug"]
 
@@ -315,6 +449,8 @@ def main(arguments: list[str] | None = None) -> int:
         if json:
             print(json_module.dumps({"error": message, "exit_code": code}))
         print(f"sagda: {message}", file=sys.stderr)
+        if link := LINK.get():
+            link.sentence = message
         return code
 
     try:
@@ -338,9 +474,13 @@ def main(arguments: list[str] | None = None) -> int:
         return fail(DISK, f"{what}{where}; what was kept before is whole.")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Ended as ended:
+        return fail(ended.code, str(ended))
     except Exception as error:
         if debug:
             raise
+        if LINK.get() and is_loss(error):
+            return LOST  # the watcher says so
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         return fail(FAILED, f"unexpected {type(error).__name__}: {said} (see --debug)")
 

@@ -63,6 +63,8 @@ class Config(BaseModel):
 
     problem: str = "auc"
     """What is solved: auc, dro or quadratic."""
+    model: str = "linear"
+    """What auc trains: linear, mlp, or cnn for square pictures."""
     data: str = "a9a"
     """a9a, mnist, digits, or a file (.csv, .npz, LIBSVM); none for the quadratic."""
     label: str = "label"
@@ -109,6 +111,10 @@ class Config(BaseModel):
     """Double precision."""
     layout: str = "auto"
     """How clients and seeds are laid out: auto, mapped, batched/2:clients, chunk-16."""
+    grid: dict[str, list[int | float | str] | str] = {}
+    """A sweep's values of parameters, or a range of them as in 0.001:0.1."""
+    trials: Count | None = None
+    """How many points a sweep tries by Optuna's search instead of all combinations."""
     set: dict[str, dict[str, Any]] = {}
     """Parameters of single algorithms, by name."""
 
@@ -200,9 +206,12 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 def write_toml(config: Config) -> str:
     """The whole configuration as TOML; running it again repeats the run."""
     values = config.model_dump(exclude_none=True)
-    tables = values.pop("set")
+    tables, grid = values.pop("set"), values.pop("grid")
     lines = [f"schema = {SCHEMA}"]
     lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
+    if grid:
+        lines += ["", "[grid]"]
+        lines += [f'"{key}" = {toml_value(value)}' for key, value in grid.items()]
     for name, table in tables.items():
         if table:
             lines += ["", f'[set."{name}"]']

@@ -12,6 +12,7 @@ from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
 from sagda.engines.checks import check_run
 from sagda.methods import Method
+from sagda.models import MODELS
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
@@ -34,6 +35,12 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
     for name in config.algorithms:
         check.choice("algorithm", name, ALGORITHMS)
     check.choice("problem", config.problem, PROBLEMS)
+    check.choice("model", config.model, MODELS)
+    if config.model != "linear" and config.problem != "auc":
+        raise BadValue(
+            f"`model` may be set only for problem auc, got {config.model} for "
+            f"{config.problem}."
+        )
     values: dict[str, Any] = {}
     if config.problem == "quadratic":
         values |= {"clients": config.clients or 20, "samples": config.samples or 10}
@@ -85,6 +92,12 @@ def options_of(name: str) -> list[str]:
 def prepare(config: Config) -> Experiment:
     """The objects of a resolved configuration; every mistake in it shows here."""
     experiment = assemble(config)
+    if config.grid:
+        from sagda.grid import check_grid, grid_points, method_at
+
+        check_grid(config)
+        points = [method_at(config, point) for point in grid_points(config)]
+        experiment = experiment._replace(methods=dict(enumerate(points)))
     for method in experiment.methods.values():
         options = {
             name: value
@@ -125,6 +138,8 @@ def assemble(config: Config) -> Experiment:
             )
         options["alpha"] = config.alpha
     federation = partition(table, config.partition, **options)
+    if config.problem == "auc":
+        own = own | {"model": MODELS[config.model](table.features.shape[1])}
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
     return Experiment(config, federation, problem, methods, data.test)
 
@@ -148,10 +163,14 @@ def as_number(text: str) -> float | str:
 
 def method_of(config: Config, name: str) -> Method:
     """The algorithm with the common parameters it has and its own."""
+    return ALGORITHMS[name](**arguments_of(config, name))
+
+
+def arguments_of(config: Config, name: str) -> dict[str, Any]:
     known = inspect.signature(ALGORITHMS[name]).parameters
     numbers = config.model_dump()
     common = {key: numbers[key] for key in COMMON if key in known}
-    return ALGORITHMS[name](**common | config.set.get(name, {}))
+    return common | config.set.get(name, {})
 
 
 def simulate_options(experiment: Experiment) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import io
 import json
 import re
 import time
-import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,15 +22,19 @@ import jax
 import numpy as np
 import safetensors.numpy
 
+import sagda
 from sagda import durable
 from sagda.check import BadValue
-from sagda.checkpoint import Checkpoints, differences, environment
+from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Progress, Run
 from sagda.engines.saved import named
-from sagda.engines.simulate import DivergenceWarning, simulate
+from sagda.engines.simulate import advice, run_side_by_side
+from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
+from sagda.grid import Sweep
+from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
 
 SCHEMA = 1
@@ -75,6 +79,13 @@ def read_folder(folder: Path) -> Config:
     return build(values, str(folder / "config.toml"), text)
 
 
+def folder_config(folder: Path) -> Config:
+    """The configuration of a run folder that process 0 has."""
+    pack = lambda config: config.model_dump_json().encode()
+    unpack = lambda text: build(json.loads(text))
+    return told(lambda: read_folder(folder), pack, unpack)
+
+
 class Watch(NamedTuple):
     """Who looks on while runs go: their display, and whether they want them stopped."""
 
@@ -84,73 +95,131 @@ class Watch(NamedTuple):
     stop: Callable[[], bool]
     checkpoint_seconds: float = 5.0
 
+    def muted(self) -> "Watch":
+        nothing = lambda *_: None
+        return self._replace(started=nothing, progress=nothing, warn=nothing)
+
 
 def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run]:
-    """Run every method into `folder`, going on from what is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with durable.lock(folder):
-        claim(experiment.config, folder)
-        text = write_toml(experiment.config)
-        data = experiment.federation.content
-        checkpoints = Checkpoints(folder, durable.digest(text.encode()), data)
-        stored = checkpoints.load()
+    """Run every method into `folder`, going on from what is there.
+
+    Of several processes only the first one reads, writes and shows.
+    """
+    text = write_toml(experiment.config)
+    data = experiment.federation.content
+    versions = f"{sagda.__version__} {jax.__version__}"
+    check_same(configuration=text, data=data, version=versions)
+    checkpoints = Checkpoints(folder, durable.digest(text.encode()), data)
+    watch = watch if is_first() else watch.muted()
+    with ExitStack() as held:
+
+        def load() -> Stored | None:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(durable.lock(folder))
+            claim(experiment.config, folder)
+            return checkpoints.load()
+
+        stored = told(load, packed, unpacked)
         if stored and (changed := differences(stored.environment)):
             watch.warn(
                 "resumed in another environment, bits may differ from an unbroken run: "
                 + "; ".join(changed)
             )
-        runs = {}
-        for name, method in experiment.methods.items():
+        runs: dict[str, Run] = {}
+        sweep = Sweep(experiment) if experiment.config.grid else None
+        alone = ({name: method} for name, method in experiment.methods.items())
+        done: dict[str, Method] = {}
+        for batch in sweep.batches(runs) if sweep else alone:
+            first, *others = batch
+            name = first if sweep is None else f"sweep-{len(done):04d}"
             resume = stored.runs.get(name) if stored else None
             watch.started(name, int(resume["round"]) if resume else 0)
-            runs[name] = run_one(experiment, name, method, resume, checkpoints, watch)
-        write_results(experiment, runs, folder)
+            run = run_batch(experiment, name, batch, resume, checkpoints, watch)
+            runs |= zip(batch, apart(run, len(batch)) if others else [run], strict=True)
+            done |= batch
+        experiment = experiment._replace(methods=done)
+        if is_first():
+            points = sweep.points if sweep else {}
+            write_results(experiment, runs, folder, points)
     return runs
 
 
-def run_one(
+def packed(stored: Stored | None) -> bytes:
+    """A checkpoint as it is sent to other processes."""
+    if stored is None:
+        return b""
+    arrays = {f"{n}/{k}": a for n, run in stored.runs.items() for k, a in run.items()}
+    head = json.dumps(stored.environment).encode() + b"\n"
+    return head + safetensors.numpy.save(arrays)
+
+
+def unpacked(content: bytes) -> Stored | None:
+    if not content:
+        return None
+    head, _, arrays = content.partition(b"\n")
+    runs: dict[str, dict[str, np.ndarray]] = {}
+    for path, array in safetensors.numpy.load(arrays).items():
+        name, _, key = path.partition("/")
+        runs.setdefault(name, {})[key] = array
+    return Stored(runs, json.loads(head))
+
+
+def run_batch(
     experiment: Experiment,
     name: str,
-    method: Method,
+    methods: dict[str, Method],
     resume: dict[str, np.ndarray] | None,
     checkpoints: Checkpoints,
     watch: Watch,
 ) -> Run:
-    """One method, with checkpoints now and then and a clean stop on request."""
+    """Methods side by side, with checkpoints now and then and a clean stop."""
     last = time.monotonic()
+
+    def save(run: Run) -> None:
+        if is_first():
+            checkpoints.save(name, run)
 
     def progress(now: Progress) -> None:
         nonlocal last
         watch.progress(name, now)
-        stop = watch.stop() and now.round < now.rounds
-        if stop or time.monotonic() - last >= watch.checkpoint_seconds:
-            checkpoints.save(name, now.snapshot())
+        due = time.monotonic() - last >= watch.checkpoint_seconds
+        # Anyone can stop a run; when to save is up to the first process.
+        wishes = gathered([watch.stop(), due])
+        stop = bool(wishes[:, 0].any()) and now.round < now.rounds
+        if stop or wishes[0, 1]:
+            save(now.snapshot())
             last = time.monotonic()
         if stop:
             raise Stopped(name, now)
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DivergenceWarning)
-        run = simulate(
-            method,
-            experiment.problem,
-            experiment.federation,
-            progress=progress,
-            resume=resume,
-            **simulate_options(experiment),
-        )
-    for warning in caught:
-        watch.warn(str(warning.message))
-    checkpoints.save(name, run)
+    run = run_side_by_side(
+        list(methods.values()),
+        experiment.problem,
+        experiment.federation,
+        progress=progress,
+        resume=resume,
+        **simulate_options(experiment),
+    )
+    if run.diverged and not experiment.config.grid:
+        watch.warn(advice(methods[name], run.diverged))
+    save(run)
     return run
 
 
-def write_results(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:
-    """history.csv, model.safetensors and summary.json."""
+def write_results(
+    experiment: Experiment,
+    runs: dict[str, Run],
+    folder: Path,
+    points: dict[str, dict[str, Any]],
+) -> None:
+    """history.csv, model.safetensors and summary.json; `points` are a sweep's."""
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
     durable.write(folder / "model.safetensors", model)
-    durable.write(folder / "summary.json", as_json(summarise(experiment, runs)))
+    summary = summarise(experiment, runs)
+    if points:
+        summary["points"] = points
+    durable.write(folder / "summary.json", as_json(summary))
 
 
 def history_csv(runs: dict[str, Run]) -> str:

@@ -1,11 +1,15 @@
 """Scoring models h_x: parameters are a pytree, everything else is structure."""
 
+import abc
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 
+from sagda import check
+from sagda.check import BadValue
 from sagda.core import PyTree
 from sagda.keys import Key
 
@@ -33,21 +37,83 @@ class Linear:
         return features @ parameters
 
 
-@dataclass(frozen=True)
-class Equinox:
-    """An equinox module of one row; `make(key)` builds it.
+class Network(abc.ABC):
+    """An equinox module of one row as a model.
 
     Its inexact arrays are the parameters; the rest stays in the program. A module that
     returns shape `(1,)` or `()` will do.
     """
 
-    make: Any
+    @abc.abstractmethod
+    def build(self, key: Key) -> Any:
+        """The module, started by `key`."""
 
     def init(self, key: Key) -> PyTree:
-        return eqx.filter(self.make(key), eqx.is_inexact_array)
+        return eqx.filter(self.build(key), eqx.is_inexact_array)
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
         # Arrays of parameters made here are not used, and so never computed.
-        _, fixed = eqx.partition(self.make(jax.random.key(0)), eqx.is_inexact_array)
+        _, fixed = eqx.partition(self.build(jax.random.key(0)), eqx.is_inexact_array)
         module = eqx.combine(parameters, fixed)
         return jax.vmap(module)(features).reshape(len(features))
+
+
+@dataclass(frozen=True)
+class Equinox(Network):
+    """Your own module: `make(key)` builds it."""
+
+    make: Any
+
+    def build(self, key: Key) -> Any:
+        return self.make(key)
+
+
+@dataclass(frozen=True)
+class MLP(Network):
+    """A perceptron with `depth` hidden layers of `width` units."""
+
+    features: int
+    width: int = 64
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("features", "width", "depth"):
+            check.integer(name, getattr(self, name), low=1)
+
+    def build(self, key: Key) -> Any:
+        return eqx.nn.MLP(self.features, "scalar", self.width, self.depth, key=key)
+
+
+@dataclass(frozen=True)
+class CNN(Network):
+    """Two convolutions of stride 2 and a linear layer, for square grey pictures."""
+
+    features: int
+    channels: int = 8
+
+    def __post_init__(self) -> None:
+        check.integer("features", self.features, low=16)
+        check.integer("channels", self.channels, low=1)
+        if math.isqrt(self.features) ** 2 != self.features:
+            raise BadValue(
+                "`features` must be the pixels of a square picture for a CNN, got "
+                f"{self.features}."
+            )
+
+    def build(self, key: Key) -> Any:
+        side, wide = math.isqrt(self.features), self.channels
+        rest = ((side + 1) // 2 + 1) // 2  # after two strides of 2
+        first, second, last = jax.random.split(key, 3)
+        layers = [
+            eqx.nn.Lambda(lambda row: row.reshape(1, side, side)),
+            eqx.nn.Conv2d(1, wide, 3, stride=2, padding=1, key=first),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Conv2d(wide, 2 * wide, 3, stride=2, padding=1, key=second),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Lambda(lambda maps: maps.reshape(-1)),
+            eqx.nn.Linear(2 * wide * rest**2, "scalar", key=last),
+        ]
+        return eqx.nn.Sequential(layers)
+
+
+MODELS = {"linear": Linear, "mlp": MLP, "cnn": CNN}

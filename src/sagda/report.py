@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -36,7 +37,7 @@ def drawing() -> tuple[Any, Any]:
 def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
     """A chart of one measure against one axis, over the dataset `curves`."""
     alt, _ = drawing()
-    names = list(found.columns)
+    names = found.shown
     log = metric in LOGARITHMIC
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
     form = ".0e" if log else "~g"
@@ -50,6 +51,8 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
         symbolSize=700,
         symbolStrokeWidth=2.5,
         symbolOpacity=1,
+        columns=2 if found.points else 0,
+        labelLimit=400,
     )
     colour = alt.Color("algorithm:N", legend=legend).scale(domain=names, range=paint)
     dash = alt.StrokeDash("algorithm:N", legend=legend).scale(domain=names, range=line)
@@ -74,6 +77,63 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
 
 def plain(chart: Any) -> dict[str, Any]:
     return chart.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+
+
+def heat_map(found: Results) -> dict[str, Any]:
+    """A sweep's last values over its first two parameters; crossed out: diverged."""
+    alt, _ = drawing()
+    keys, cells = found.cells()
+    rows = [
+        {
+            "column": str(cell[keys[0]]),
+            "row": str(cell[keys[-1]]) if len(keys) > 1 else "",
+            "error": cell["error"],
+            "text": "diverged" if cell["error"] is None else f"{cell['error']:.1e}",
+        }
+        for cell in cells
+    ]
+    order = lambda key: [
+        str(v) for v in sorted({cell[key] for cell in cells}, key=number_first)
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X(
+            "column:O", title=keys[0], sort=order(keys[0]), axis=alt.Axis(labelAngle=0)
+        ),
+        y=alt.Y(
+            "row:O",
+            title=keys[-1] if len(keys) > 1 else None,
+            sort=order(keys[-1])[::-1] if len(keys) > 1 else None,
+        ),
+    )
+    known = [row["error"] for row in rows if row["error"] is not None]
+    # Whatever is worse than the start has the start's colour.
+    start = max(
+        columns["grad_phi_sq"][:, 0].mean() for columns in found.columns.values()
+    )
+    ends = [min(known, default=start), min(max(known, default=start), start)]
+    middle = math.sqrt(ends[0] * ends[1])
+    scale = alt.Scale(
+        type="log", scheme="viridis", reverse=True, domain=ends, clamp=True
+    )
+    legend = alt.Legend(title=METRICS["grad_phi_sq"], format=".0e", tickCount=4)
+    paint = alt.Color("error:Q", scale=scale, legend=legend)
+    whole = (
+        base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
+    )
+    broken = base.transform_filter("datum.error === null").mark_rect(color="#dddddd")
+    dark = alt.condition(
+        f"datum.error > {middle}",
+        alt.value("white"),
+        alt.value("black"),
+    )
+    text = base.mark_text(fontSize=12).encode(text="text:N", color=dark)
+    height = 60 + 34 * len({row["row"] for row in rows})
+    layers = (broken + whole + text) if known else (broken + text)
+    return plain(layers.properties(width="container", height=height))
+
+
+def number_first(value: Any) -> tuple[bool, Any]:
+    return isinstance(value, str), value
 
 
 def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any]:
@@ -120,7 +180,7 @@ def write_page(folder: Path) -> Path:
     found = read_results(folder)
     config = (folder / "config.toml").read_text(encoding="utf-8")
     split = found.summary["split"]
-    names = list(found.columns)
+    names = found.ranked
     metrics = [m for m in found.metrics if found.curve(m)]
     targets = found.targets()
     reached = {epsilon: found.until(epsilon) for epsilon in targets}
@@ -130,15 +190,19 @@ def write_page(folder: Path) -> Path:
         "specs": {m: {a: curves(found, m, a) for a in AXES} for m in metrics},
         "curves": {m: found.curve(m) for m in metrics},
         "partition": split_chart(split["labels"], client_sizes(split)),
+        "heat": heat_map(found) if found.points else None,
     }
+    what = ", ".join(names)
+    if found.points:
+        what = f"{len(names)} points, curves of the best {len(found.shown)}"
     band = f"mean of {found.seeds} seeds, band from lowest to highest"
     page = Template(template()).substitute(
         title=html.escape(folder.resolve().name),
-        subtitle=html.escape(f"{', '.join(names)}; {found.summary['rounds']} rounds"),
+        subtitle=html.escape(f"{what}; {found.summary['rounds']} rounds"),
         caption=band if found.seeds > 1 else "one seed",
         table=in_table(
             [[name, *cells] for name, cells in found.table.items()],
-            ["algorithm", *found.headings],
+            ["point" if found.points else "algorithm", *found.headings],
         ),
         table_note="Mean ± standard deviation over seeds. Samples are those of one "
         "participating client, bytes those of all messages in both directions, "
@@ -147,9 +211,15 @@ def write_page(folder: Path) -> Path:
             [
                 [name, f"{epsilon:.0e}", *reached[epsilon][name]]
                 for epsilon in targets
-                for name in names
+                for name in found.shown
             ],
-            ["algorithm", "until ‖∇Φ‖² ≤", "rounds", "samples", "bytes"],
+            [
+                "point" if found.points else "algorithm",
+                "until ‖∇Φ‖² ≤",
+                "rounds",
+                "samples",
+                "bytes",
+            ],
         ),
         targets_note="Means over seeds; a dash where a seed never came there.",
         split=html.escape(
@@ -186,6 +256,8 @@ def write_figures(folder: Path) -> list[Path]:
     made = []
     split = found.summary["split"]
     specs = {"partition": split_chart(split["labels"], client_sizes(split))}
+    if found.points:
+        specs["sweep"] = heat_map(found)
     for metric in found.metrics:
         rows = found.curve(metric)
         for axis in AXES if rows else ():

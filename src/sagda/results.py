@@ -30,6 +30,9 @@ LOGARITHMIC = ("grad_phi_sq", "gap", "distance_sq")
 TAIL = 100  # rounds
 
 
+SHOWN = 7  # curves of a sweep, the best ones
+
+
 class Results(NamedTuple):
     """What the files of a folder say."""
 
@@ -46,6 +49,41 @@ class Results(NamedTuple):
         return [name for name in METRICS if name in held]
 
     @property
+    def points(self) -> dict[str, dict[str, Any]]:
+        """By name, the parameters of each point of a sweep."""
+        return self.summary.get("points", {})
+
+    @property
+    def ranked(self) -> list[str]:
+        """The points of a sweep from the best to the worst; algorithms as they come."""
+        if not self.points:
+            return list(self.columns)
+        error = {
+            name: self.history(name).tail("grad_phi_sq", TAIL).mean()
+            for name in self.columns
+        }
+        return sorted(error, key=lambda n: (not math.isfinite(error[n]), error[n]))
+
+    @property
+    def shown(self) -> list[str]:
+        """Whose curves are drawn."""
+        return self.ranked[:SHOWN] if self.points else self.ranked
+
+    def cells(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The heat map of a sweep: its first two keys, and the best value at each pair.
+
+        Values are means over seeds of the last rounds; None where a seed diverged.
+        """
+        keys = list(next(iter(self.points.values())))[:2]
+        best: dict[tuple, dict[str, Any]] = {}
+        for name in reversed(self.ranked):
+            error = float(self.history(name).tail("grad_phi_sq", TAIL).mean())
+            place = {key: self.points[name][key] for key in keys}
+            found = error if math.isfinite(error) and error > 0 else None
+            best[tuple(place.values())] = place | {"error": found}
+        return keys, list(best.values())
+
+    @property
     def headings(self) -> list[str]:
         """The columns of `table`."""
         auc = ["test AUC"] if "auc_test" in self.metrics else []
@@ -60,7 +98,8 @@ class Results(NamedTuple):
     def table(self) -> dict[str, list[str]]:
         """By algorithm: final and tail values, mean ± deviation over seeds, totals."""
         out = {}
-        for name, columns in self.columns.items():
+        for name in self.ranked:
+            columns = self.columns[name]
             tail = self.history(name).tail("grad_phi_sq", TAIL)
             cells = [spread(columns["grad_phi_sq"][:, -1]), spread(tail)]
             if "auc_test" in columns:
@@ -103,7 +142,8 @@ class Results(NamedTuple):
         """Rows to draw: the mean over seeds, the lowest and the highest."""
         digits = lambda value: float(f"{value:.5g}")
         rows = []
-        for name, columns in self.columns.items():
+        for name in self.shown:
+            columns = self.columns[name]
             values = columns[metric]
             total = (columns["bytes_down"] + columns["bytes_up"]) / 1e6
             steps = np.unique(np.linspace(0, values.shape[1] - 1, most).astype(int))

@@ -96,7 +96,10 @@ class Display:
         then = self.first.setdefault(name, (now.round, now.seconds))
         rounds, seconds = now.round - then[0], now.seconds - then[1]
         rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
-        error = f"{np.mean(now.latest['grad_phi_sq']):.1e}"
+        found = now.latest["grad_phi_sq"]
+        # A sweep shows its best point: some always diverge.
+        value = np.nanmin(found, initial=np.inf) if self.config.grid else found.mean()
+        error = f"{value:.1e}"
         self.bars.update(self.tasks[name], completed=now.round, rate=rate, error=error)
 
     def warn(self, message: str) -> None:
@@ -116,8 +119,8 @@ def results(folder: Path, page: str, json: bool) -> None:
 
 def results_table(found: Results) -> RichTable:
     table = RichTable(box=None, pad_edge=False)
-    for name in ("algorithm", *found.headings):
-        side = "left" if name == "algorithm" else "right"
+    for name in ("point" if found.points else "algorithm", *found.headings):
+        side = "left" if name in ("algorithm", "point") else "right"
         table.add_column(name, justify=side, no_wrap=True)
     for name, cells in found.table.items():
         table.add_row(name, *cells)

@@ -10,6 +10,8 @@ from sagda import check
 from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 
+BLOCK = 2**20  # rows looked at together
+
 
 class Table(NamedTuple):
     """Rows of a classification problem."""
@@ -40,12 +42,16 @@ class Federation(NamedTuple):
             raise BadValue(
                 f"client sizes add up to {size.sum()}, but {len(order)} rows are given."
             )
-        if len(np.unique(order)) != len(order):
+        rows = len(jax.tree.leaves(table)[0])
+        # Columns that lie in order already, such as memory-mapped files, stay there.
+        in_order = len(order) == rows and np.array_equal(order, np.arange(rows))
+        if not in_order and len(np.unique(order)) != len(order):
             raise BadValue("a row may belong to one client only.")
         start = np.cumsum(size) - size
         if isinstance(table, Table):
             table = checked_table(table)
-        data = jax.tree.map(lambda column: np.asarray(column)[order], table)
+        take = lambda column: column if in_order else column[order]
+        data = jax.tree.map(lambda column: take(np.asanyarray(column)), table)
         if isinstance(data, Table):
             position = np.arange(len(order)) - np.repeat(start, size)
             data = data._replace(position=position.astype(np.int32))
@@ -72,7 +78,7 @@ class Federation(NamedTuple):
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         for column in jax.tree.leaves(self.data):
             digest.update(f"{column.dtype.str} {column.shape}".encode())
-            digest.update(column.tobytes())
+            digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
     @property
@@ -85,7 +91,7 @@ class Federation(NamedTuple):
 
 def checked_table(table: Table) -> Table:
     """Columns as arrays of one length, features as finite numbers in rows."""
-    table = Table(*(None if c is None else np.asarray(c) for c in table))
+    table = Table(*(None if c is None else np.asanyarray(c) for c in table))
     features, rows = table.features, len(table.label)
     if features.ndim != 2 or features.dtype.kind not in "fiub":
         raise BadValue(
@@ -98,10 +104,19 @@ def checked_table(table: Table) -> Table:
                 f"`{name}` must have {rows} rows as `label` has, got {len(column)}."
             )
     if features.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
-        if len(bad):
-            raise BadValue(f"`features` must be finite, row {bad[0]} is not.")
+        row = first_not_finite(features)
+        if row is not None:
+            raise BadValue(f"`features` must be finite, row {row} is not.")
     return table
+
+
+def first_not_finite(features: np.ndarray) -> int | None:
+    """The first row that holds something else than finite numbers, in small steps."""
+    for first in range(0, len(features), BLOCK):
+        finite = np.isfinite(features[first : first + BLOCK]).all(axis=1)
+        if not finite.all():
+            return first + int(finite.argmin())
+    return None
 
 
 def share_of_positives(federation: Federation) -> float:

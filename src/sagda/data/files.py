@@ -4,6 +4,7 @@
 |---------------------------------------|--------|
 | `.csv`                                | a header line, then numbers; any column may be the label or the client |
 | `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
+| a folder                              | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
 | `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
 
 LIBSVM files may be packed (`.bz2`, `.gz`).
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.data.federation import Table
+from sagda.data.federation import Table, first_not_finite
 
 LARGEST = float(np.finfo(np.float32).max)
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
@@ -31,6 +32,8 @@ def read_file(
     path: Path, label: str, client: str | None, features: int | None = None
 ) -> Table:
     """The table in `path`, labels as they stand there."""
+    if path.is_dir():
+        return read_folder(path, label, client)
     if not path.is_file():
         raise BadValue(f"data file {path} does not exist.")
     packed = path.suffix.lower() in (".bz2", ".gz")
@@ -128,6 +131,29 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
             columns = {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise BadValue(f"{path} is not an NPZ file of plain arrays: {error}.") from None
+    return table_of(path, columns, label, client)
+
+
+def read_folder(path: Path, label: str, client: str | None) -> Table:
+    """Columns that are mapped, not read: single precision is taken as it is."""
+    columns = {}
+    for name in filter(None, ("features", label, client)):
+        file = path / f"{name}.npy"
+        if not file.is_file():
+            raise BadValue(f"data folder {path} must hold {file.name}, it does not.")
+        try:
+            columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise BadValue(
+                f"{file} is not a file of one plain array: {error}."
+            ) from None
+    return table_of(path, columns, label, client)
+
+
+def table_of(
+    path: Path, columns: dict[str, np.ndarray], label: str, client: str | None
+) -> Table:
+    """Arrays as a table, after a look at their shapes and values."""
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
             found = ", ".join(columns) or "none"
@@ -146,14 +172,14 @@ def read_npz(path: Path, label: str, client: str | None) -> Table:
                 f"found {columns[name].shape}."
             )
     if labels.dtype.kind in "fiub":
-        labels = labels.astype(np.float32)
+        labels = labels.astype(np.float32, copy=False)
     with np.errstate(over="ignore"):
-        features = features.astype(np.float32)
+        features = features.astype(np.float32, copy=False)
     for name, column in (("features", features), (label, labels[:, None])):
-        if column.dtype.kind == "f" and not np.isfinite(column).all():
-            bad = np.flatnonzero(~np.isfinite(column).all(axis=1))
+        bad = first_not_finite(column) if column.dtype.kind == "f" else None
+        if bad is not None:
             raise BadValue(
-                f"{path}: `{name}` must be finite in single precision, row {bad[0]} is "
+                f"{path}: `{name}` must be finite in single precision, row {bad} is "
                 "not."
             )
     who = None if client is None else columns[client]

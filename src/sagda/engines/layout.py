@@ -6,6 +6,7 @@ round; a device goes through its clients `batch` at a time: one after the other
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Layout(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
-        chosen = np.array(jax.devices()[: self.devices])
+        chosen = np.array(devices_of_all(self.devices))
         shape = (self.runs, self.clients)
         return Mesh(chosen.reshape(shape), ("runs", "clients"), (AxisType.Auto,) * 2)
 
@@ -50,6 +51,16 @@ class Layout(NamedTuple):
         kind = "mapped" if self.batch == 1 else f"chunk-{self.batch}"
         shared = "clients" if self.clients > 1 else "runs"
         return f"{kind}/{self.devices}:{shared}" + ("+kernel" if self.kernel else "")
+
+
+def devices_of_all(count: int) -> list[Any]:
+    """That many devices, the same number of every process or nearly."""
+    devices, turn, met = jax.devices(), [], Counter()
+    for device in devices:
+        turn.append(met[device.process_index])
+        met[device.process_index] += 1
+    chosen = sorted(range(len(devices)), key=lambda i: turn[i])[:count]
+    return [devices[i] for i in sorted(chosen)]
 
 
 class Asked(NamedTuple):
@@ -99,11 +110,20 @@ def resolve(
             f"got {many}."
         )
     many = min(many, most)
+    processes = jax.process_count()
+    if many < processes:
+        if asked.devices is not None and many > 1:
+            raise BadValue(
+                f"`layout` must ask for at least one device of each of the {processes} "
+                f"processes, got {many}."
+            )
+        many = 1  # every process does everything
     kernel = looked.kernel and kernels()
     own = -(-setup.cohort // (many if shared == "clients" else 1))
     batch = own if asked.everyone else asked.batch
     if batch is None:
-        batch = 1 if kernel else max(1, min(own, ROOM // max(looked.held, 1)))
+        room = max(1, ROOM // max(looked.held, 1))
+        batch = 1 if kernel or looked.heavy else min(own, room)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
 
@@ -112,11 +132,12 @@ class Look(NamedTuple):
     """What the rule knows of a client's part in a round."""
 
     kernel: bool  # its loops can be one kernel each
+    heavy: bool  # it multiplies matrices or convolves, and so fills a device alone
     work: int  # bytes of rows and parameters it goes through
     held: int  # bytes it holds at once
 
 
-# XLA compiles no loop with one of these into a kernel, or does it badly.
+# XLA compiles no loop with one of these into a kernel.
 BARRED = (
     "scatter",
     "sort",
@@ -135,7 +156,7 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
     state, memory = (
         jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
     )
-    kernel, work, held = True, 0, 0
+    kernel, heavy, work, held = True, False, 0, 0
     kept = memory
     for phase in algorithm.phases:
         kept = memory if phase.resample else kept
@@ -149,30 +170,30 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
             setup, i, message, kept
         )
         for equation, times in equations(program.jaxpr):
-            kernel = kernel and fits(equation)
+            heavy = heavy or is_heavy(equation)
+            barred = any(word in equation.primitive.name for word in BARRED)
+            kernel = kernel and not (barred or heavy)
             made = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
             size = max((a.size * a.dtype.itemsize for a in made), default=0)
             held = max(held, 4 * size)
             if equation.primitive.name == "dot_general":
                 both = [v.aval for v in equation.invars]
                 work += times * sum(a.size * a.dtype.itemsize for a in both)
-    return Look(kernel, work, held + 4 * size_of(z))
+    return Look(kernel, heavy, work, held + 4 * size_of(z))
 
 
-def fits(equation: Any) -> bool:
-    """Whether a kernel may hold this equation."""
-    name = equation.primitive.name
-    if any(word in name for word in BARRED):
+def is_heavy(equation: Any) -> bool:
+    """A product of matrices or a convolution, better left to XLA's library."""
+    if equation.primitive.name == "conv_general_dilated":
+        return True
+    if equation.primitive.name != "dot_general":
         return False
-    if name == "dot_general":
-        # A product of matrices is better left to XLA's library.
-        (contracted, batched) = equation.params["dimension_numbers"]
-        free = [
-            np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
-            for v, c, b in zip(equation.invars, contracted, batched, strict=True)
-        ]
-        return bool(min(free) <= 1)
-    return True
+    (contracted, batched) = equation.params["dimension_numbers"]
+    free = [
+        np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
+        for v, c, b in zip(equation.invars, contracted, batched, strict=True)
+    ]
+    return bool(min(free) > 1)
 
 
 def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:

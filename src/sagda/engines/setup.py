@@ -93,14 +93,24 @@ def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
     array = array.astype(kinds[array.dtype.kind], copy=False)
     if mesh is None:
         return jax.device_put(array, jax.local_devices()[0])
-    return jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
+    return placed(array, NamedSharding(mesh, PartitionSpec()))
+
+
+def placed(array: Any, sharding: NamedSharding) -> jax.Array:
+    """Values that every process has, on the devices of all of them."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    # JAX would send all of them around to see that they are equal.
+    return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
 
 
 def fetch(tree: PyTree) -> Any:
     """Arrays on the host, whole, wherever their parts lie."""
 
     def one(a: Any) -> np.ndarray:
-        if isinstance(a, jax.Array) and not a.is_fully_addressable:
+        if isinstance(a, jax.Array) and not (
+            a.is_fully_addressable or a.is_fully_replicated
+        ):
             return np.asarray(multihost_utils.process_allgather(a, tiled=True))
         return np.asarray(a)
 

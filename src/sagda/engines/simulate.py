@@ -20,8 +20,9 @@ from sagda.engines.layout import Layout, resolve
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.engines.run import Progress, Run, checked_resume
-from sagda.engines.setup import Setup, View, fetch
+from sagda.engines.setup import Setup, View, fetch, placed
 from sagda.keys import key_of, root_key
+from sagda.machines import gathered
 from sagda.methods import Method, stack
 from sagda.problems.base import Problem
 
@@ -92,23 +93,8 @@ def simulate(
         >>> bool(run.history["distance_sq"][0, -1] < 1e-3)
         True
     """
-    cohort, seeds, metrics = check_run(
-        method,
-        problem,
-        federation,
-        rounds=rounds,
-        cohort=cohort,
-        batch_size=batch_size,
-        dropout=dropout,
-        seeds=seeds,
-        eval_every=eval_every,
-        chunk=chunk,
-        metrics=metrics,
-        test=test,
-        layout=layout,
-    )
     run = run_side_by_side(
-        [method] * len(seeds),
+        [method],
         problem,
         federation,
         rounds=rounds,
@@ -136,22 +122,41 @@ def run_side_by_side(
     problem: Problem,
     federation: Federation,
     *,
-    rounds: int,
-    cohort: int,
-    batch_size: int | None,
-    dropout: float,
-    seeds: tuple[int, ...],
-    eval_every: int,
-    chunk: int | None,
-    metrics: tuple[str, ...],
-    test: Table | None,
-    start: Point | None,
-    float64: bool,
-    layout: str,
-    progress: Callable[[Progress], None] | None,
-    resume: Run | Mapping[str, np.ndarray] | None,
+    rounds: int = 500,
+    cohort: int | None = None,
+    batch_size: int | None = 10,
+    dropout: float = 0.0,
+    seeds: int | Sequence[int] = 0,
+    eval_every: int = 1,
+    chunk: int | None = None,
+    metrics: Sequence[str] = (),
+    test: Table | None = None,
+    start: Point | None = None,
+    float64: bool = False,
+    layout: str = "auto",
+    progress: Callable[[Progress], None] | None = None,
+    resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
-    """Runs in one program, each a method with a seed; the methods differ in numbers."""
+    """`simulate` for methods that differ in numbers only, in one program.
+
+    The runs of the first method come first, one per seed.
+    """
+    options = {
+        "rounds": rounds,
+        "cohort": cohort,
+        "batch_size": batch_size,
+        "dropout": dropout,
+        "seeds": seeds,
+        "eval_every": eval_every,
+        "chunk": chunk,
+        "metrics": metrics,
+        "test": test,
+        "layout": layout,
+    }
+    checked = [check_run(m, problem, federation, **options) for m in methods]
+    cohort, seeds, metrics = checked[0]
+    methods = [method for method in methods for _ in seeds]
+    seeds = seeds * (len(methods) // len(seeds))
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
@@ -230,9 +235,10 @@ def shared(tree: Any, layout: Layout, spec: Spec | Carry) -> Any:
             if more:
                 a = jnp.concatenate([a, *[a[-1:]] * more])
             if layout.devices == 1:
-                # A copy: the programs write over what they are given.
-                return jnp.array(a)
-            return jax.device_put(a, NamedSharding(layout.mesh, spec))
+                # A copy: the programs write over what they are given. And committed to
+                # the device, as what the programs return is, to compile once.
+                return jax.device_put(jnp.array(a), jax.local_devices()[0])
+            return placed(a, NamedSharding(layout.mesh, spec))
 
         return jax.tree.map(one, part)
 
@@ -308,6 +314,9 @@ class Loop:
             carry, tally = self.advance(carry, t, stop)
             seconds = time.perf_counter() - clock
             recorder.count(tally, seconds)
+            if chunk is None and every > 1:
+                # Chunks are cut at the same rounds in every process.
+                seconds = float(gathered(seconds)[0])
             if seconds < CHUNK_SECONDS / 2:
                 pace *= 2
             elif seconds > CHUNK_SECONDS:

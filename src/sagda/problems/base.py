@@ -45,7 +45,8 @@ class Problem(abc.ABC):
         """One value per row of `batch`, whose mean is f_i; `key` for a loss with noise.
 
         `batch` has the columns of the federation's data; a `Table` has `position`
-        among them, the number of each row within its client.
+        among them, the number of each row within its client (or the slice of all of
+        them): `sagda.entries(y, batch.position)` picks each row's entry of y.
         """
 
     def check(self, federation: Federation) -> None:

@@ -1,0 +1,167 @@
+"""Scale: mapped columns, cohorts of a million, networks, and a quick second start."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, uneven_table
+from sagda import Federation, Table
+from sagda.check import BadValue
+from sagda.engines.cohort import choose
+from sagda.keys import key_of, root_key
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Columns of a small federation as files, sorted by client."""
+    data = uneven_table([3, 5, 2, 4]).data
+    site = np.repeat(np.arange(4), [3, 5, 2, 4])
+    np.save(tmp_path / "features.npy", data.features.astype(np.float32))
+    np.save(tmp_path / "label.npy", data.label.astype(np.float32))
+    np.save(tmp_path / "site.npy", site)
+    return tmp_path
+
+
+def test_a_folder_of_columns_stays_on_the_disk(folder):
+    table = sagda.load(folder, client="site").train
+    clients = sagda.partition(table, "by-column")
+    assert isinstance(clients.data.features, np.memmap)
+    in_memory = Federation.of(
+        Table(np.array(table.features), np.array(table.label)),
+        np.arange(14),
+        np.array([3, 5, 2, 4]),
+    )
+    run = lambda data: sagda.simulate(
+        sagda.sagda_i(), sagda.AUC.of(data), data, rounds=4, batch_size=2
+    )
+    np.testing.assert_array_equal(flat(run(clients).z), flat(run(in_memory).z))
+
+
+def test_mistakes_in_a_folder_name_the_file(folder):
+    with pytest.raises(BadValue, match=r"must hold owner\.npy, it does not"):
+        sagda.load(folder, client="owner")
+    (folder / "label.npy").write_bytes(b"not an array")
+    with pytest.raises(BadValue, match=r"label\.npy is not a file of one plain array"):
+        sagda.load(folder)
+    features = np.load(folder / "features.npy")
+    features[7, 1] = np.nan
+    np.save(folder / "features.npy", features)
+    np.save(folder / "label.npy", np.ones(14, np.float32))
+    with pytest.raises(BadValue, match=r"`features` must be finite .* row 7 is not"):
+        sagda.load(folder)
+
+
+def test_a_cohort_of_a_million_is_distinct_sorted_and_even():
+    M, m, draws = 1_000_000, 1000, 50
+    keys = jax.vmap(lambda t: key_of(root_key(0), t))(jnp.arange(draws))
+    ids = np.asarray(jax.vmap(lambda key: choose(key, M, m))(keys))
+    assert (np.diff(ids, axis=1) > 0).all()
+    assert ids.min() >= 0
+    assert ids.max() < M
+    # The mean of draws * m uniform numbers, within five standard deviations.
+    assert abs(ids.mean() / M - 0.5) < 5 * np.sqrt(1 / 12 / (draws * m))
+
+
+def test_only_the_cohort_is_touched():
+    """The memories of all other clients stay as they are."""
+    M, m = 100_000, 20
+    rng = np.random.default_rng(0)
+    label = np.where(rng.random(M) < 0.5, 1.0, -1.0).astype(np.float32)
+    table = Table(rng.normal(size=(M, 3)).astype(np.float32), label)
+    clients = Federation.of(table, np.arange(M), np.ones(M, int))
+    run = sagda.simulate(
+        sagda.sagda_i(local_steps=2),
+        sagda.AUC.of(clients),
+        clients,
+        rounds=3,
+        cohort=m,
+        batch_size=1,
+        eval_every=3,
+    )
+    touched = (np.asarray(run.carry.memory.x.model[0]) != 0).any(axis=1).sum()
+    assert 2 * m < touched <= 3 * m
+    v, total = run.carry.state.v.x.model[0], run.carry.memory.x.model[0].sum(axis=0)
+    np.testing.assert_allclose(v, total / M, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "model", [sagda.MLP(64, width=8), sagda.CNN(64, channels=2)], ids=["mlp", "cnn"]
+)
+def test_networks_learn_to_rank(model):
+    data = sagda.load("digits", positive=1)
+    clients = sagda.partition(data.train, clients=10, samples=40)
+    problem = sagda.AUC.of(clients, model)
+    method = sagda.sagda_i(local_lr=0.1, server_lr=1.0)
+    run = sagda.simulate(
+        method,
+        problem,
+        clients,
+        rounds=60,
+        batch_size=10,
+        eval_every=60,
+        test=data.test,
+    )
+    assert run.layout.startswith("mapped/")
+    assert "kernel" not in run.layout
+    before, after = run.history["auc_test"][0]
+    assert after > max(0.85, before)
+
+
+def test_a_picture_is_square():
+    with pytest.raises(BadValue, match="pixels of a square picture for a CNN, got 65"):
+        sagda.CNN(65)
+
+
+PROGRAM = """
+import json, sys
+import jax
+from jax._src import monitoring
+misses = []
+monitoring.register_event_listener(
+    lambda name, **_: misses.append(name) if name.endswith("cache_misses") else None
+)
+from sagda import cli
+code = cli.main(sys.argv[1:])
+print(json.dumps({"code": code, "misses": len(misses)}), file=sys.stderr)
+"""
+
+
+def test_a_second_command_of_the_same_shapes_compiles_nothing(tmp_path):
+    """Other rates and another seed are arguments of the programs that are kept."""
+    env = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    env.pop("XLA_FLAGS", None)
+    common = ["--problem", "quadratic", "--rounds", "4", "--batch-size", "2", "--json"]
+
+    def misses(*words):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "run", *common, *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        told = json.loads(done.stderr.splitlines()[-1])
+        assert told["code"] == 0
+        return told["misses"]
+
+    assert misses("--local-lr", "0.01", "--seed", "0") > 0
+    assert misses("--local-lr", "0.02,0.03", "--seed", "7", "--server-lr", "1") == 0
+
+
+def test_use_cores_comes_before_jax():
+    words = "import jax, sagda; jax.numpy.ones(1) + 1; sagda.use_cores()"
+    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", words], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "must be called before anything else uses JAX" in done.stderr
