@@ -1,0 +1,104 @@
+"""Contestants as child processes: a line in, a line of JSON out."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import machine
+
+HERE = Path(__file__).parent
+PATIENCE = 600.0  # seconds to wait for an answer
+
+
+class Failed(Exception):
+    """A child ended or said nothing; the text says why."""
+
+
+class Child:
+    """A process that answers; it leads a group of its own, which ends with it."""
+
+    def __init__(self, command: Sequence[str], extra: dict[str, str] | None = None):
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=os.environ | (extra or {}),
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.rest = b""
+        self.anon = 0  # the most anonymous memory seen while waiting
+
+    def answer(self, patience: float = PATIENCE) -> dict:
+        """The next line that it prints."""
+        assert self.process.stdout
+        pipe, until = self.process.stdout.fileno(), time.monotonic() + patience
+        while b"\n" not in self.rest:
+            if time.monotonic() > until:
+                raise Failed(f"no answer in {patience:.0f} s")
+            self.watch()
+            if select.select([pipe], [], [], 0.1)[0]:
+                some = os.read(pipe, 1 << 16)
+                if not some:
+                    raise Failed(self.last_words())
+                self.rest += some
+        line, self.rest = self.rest.split(b"\n", 1)
+        return json.loads(line)
+
+    def watch(self) -> None:
+        with suppress(OSError):
+            held = machine.memory(self.process.pid).get("RssAnon", 0)
+            self.anon = max(self.anon, held)
+
+    def seconds(self, rounds: int) -> float:
+        """Seconds per round, over that many."""
+        assert self.process.stdin
+        try:
+            self.process.stdin.write(f"{rounds}\n".encode())
+        except BrokenPipeError:
+            raise Failed(self.last_words()) from None
+        return float(self.answer()["seconds"])
+
+    def last_words(self) -> str:
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it ended without a word"
+
+    def stop(self) -> None:
+        """Its input ends, and then it; whoever lingers is ended."""
+        assert self.process.stdin
+        assert self.process.stdout
+        with suppress(OSError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def ask(script: str, *arguments: object, extra: dict[str, str] | None = None) -> dict:
+    """One answer of a fresh process of this Python, with its memory and seconds."""
+    clock = time.perf_counter()
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    child = Child(command, extra)
+    try:
+        answer = child.answer(patience=3600)
+        return answer | {
+            "anon_peak": max(child.anon, answer.get("RssAnon", 0)),
+            "process_seconds": time.perf_counter() - clock,
+        }
+    finally:
+        child.stop()

@@ -1,0 +1,137 @@
+"""Who takes part: rivals on the four jobs, and our own layouts."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import job
+import numpy as np
+from children import HERE, Failed
+from contest import Contestant, hold
+
+RIVAL_PYTHON = HERE.parent / ".venv-bench" / "bin" / "python"
+JOBS = [(problem, batch) for problem in ("auc", "dro") for batch in ("10", "all")]
+OURS = "sagda"
+FLOWER, C, C_FAST = "Flower", "C", "C, -ffast-math"
+FAST_MATH = ("-ffast-math", "-mprefer-vector-width=512")
+
+
+def ours(name: str, *arguments: str) -> Contestant:
+    return Contestant(name, [sys.executable, str(HERE / "ours.py"), *arguments])
+
+
+def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant]:
+    """All who can run this job, ours first."""
+
+    def rival(script, name, variant="", flags=(), rounds=None, **extra) -> Contestant:
+        path = str(HERE / "rivals" / script)
+        command = [str(RIVAL_PYTHON), path, str(file), problem, batch, *flags]
+        return Contestant(name, command, extra, variant, rounds)
+
+    found = [ours(OURS, problem, batch)]
+    if problem == "dro":
+        found += [
+            rival("c_program.py", C),
+            rival("c_program.py", C_FAST, flags=FAST_MATH),
+        ]
+    for name, how in ("batched by hand", {}), ("eager", {"TORCHDYNAMO_DISABLE": "1"}):
+        for threads, policy in waits():
+            variant = f"{threads} {policy}".strip()
+            extra = how | {"OMP_NUM_THREADS": str(threads)}
+            if policy:
+                extra["OMP_WAIT_POLICY"] = policy
+            name_of = f"PyTorch, {name}"
+            found.append(rival("torch_batched.py", name_of, variant, **extra))
+    rounds = 1 if quick else 3
+    return [
+        *found,
+        rival("numpy_loop.py", "NumPy loop", OMP_NUM_THREADS="1"),
+        rival("pfl_sim.py", "pfl", rounds=rounds),
+        rival("flower_sim.py", FLOWER, rounds=rounds),
+    ]
+
+
+def waits() -> list[tuple[int, str]]:
+    """Threads for PyTorch, and how they wait for each other."""
+    cores = len(os.sched_getaffinity(0))
+    return [(1, "")] + [(cores, ""), (cores, "passive")] * (cores > 1)
+
+
+def difference(of: Contestant, reference: Contestant, y: int) -> float | None:
+    """How far two are apart after the check rounds, relative to the largest entry.
+
+    The larger of x's and y's; y is the last `y` entries.
+    """
+    if of.ready.get("z") is None:
+        return None
+    a, b = np.array(of.ready["z"]), np.array(reference.ready["z"])
+    parts = (a[:-y], b[:-y]), (a[-y:], b[-y:])
+    return float(max(np.abs(u - v).max() / np.abs(v).max() for u, v in parts))
+
+
+def measure_rivals(quick: bool, say: Callable) -> dict:
+    """The table of contestants over the four jobs."""
+    rows, left_out, versions = [], {}, {}
+    if not RIVAL_PYTHON.exists():
+        left_out["all rivals"] = "there is no .venv-bench; `make bench` creates it"
+    if not shutil.which("gcc"):
+        left_out["C"] = "there is no gcc"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.npz"
+        job.write(file)
+        for problem, batch in JOBS:
+            if RIVAL_PYTHON.exists():
+                all_of_them = rivals(file, problem, batch, quick)
+            else:
+                all_of_them = [ours(OURS, problem, batch)]
+            if not shutil.which("gcc"):
+                # torch.compile needs a compiler too, and will say so itself.
+                all_of_them = [c for c in all_of_them if c.name not in (C, C_FAST)]
+            say(f"{problem}, batch {batch}: {len(all_of_them)} contestants")
+            # Flower's engine polls while it waits; it would disturb the others.
+            hold([c for c in all_of_them if c.name != FLOWER], 3 if quick else 7)
+            hold([c for c in all_of_them if c.name == FLOWER], 3 if quick else 7)
+            reference = all_of_them[0]
+            if reference.failure:
+                raise Failed(f"sagda itself: {reference.failure}")
+            for one in all_of_them:
+                if one.failure:
+                    left_out[f"{one.title}, {problem}, batch {batch}"] = one.failure
+                    continue
+                versions |= one.ready["versions"]
+                y = 1 if problem == "auc" else job.ROWS
+                result = one.result() | {"problem": problem, "batch": batch}
+                result["difference"] = difference(one, reference, y)
+                rows.append(result)
+                say(f"  {one.title:44}{result['ms']:10.3f} ms")
+    return {"rows": rows, "left_out": left_out, "versions": versions}
+
+
+def measure_layouts(quick: bool, say: Callable) -> dict:
+    """Our own layouts against each other; `ratio` is auto's time over the best's."""
+    cores = len(os.sched_getaffinity(0))
+    fixed = ["mapped/1", "batched/1"]
+    if cores > 1:
+        fixed += ["mapped/2:clients", "batched/2:clients"]
+    tasks = [(problem, batch, "all", "1") for problem, batch in JOBS]
+    tasks += [("dro", "10", "10", "1"), ("dro", "10", "all", "4")]
+    rows = []
+    for problem, batch, cohort, seeds in tasks:
+        names = ["auto", *fixed]
+        if seeds != "1" and cores > 1:
+            names += ["mapped/2:runs", "batched/2:runs"]
+        some = [ours(name, problem, batch, name, cohort, seeds) for name in names]
+        hold(some, 3 if quick else 7)
+        if failures := [one.failure for one in some if one.failure]:
+            raise Failed(failures[0])
+        results = {one.name: one.result() for one in some}
+        best = min(names[1:], key=lambda name: results[name]["ms"])
+        task = {"problem": problem, "batch": batch, "cohort": cohort, "seeds": seeds}
+        row = task | {"results": results, "best": best}
+        row["ratio"] = results["auto"]["ms"] / results[best]["ms"]
+        rows.append(row)
+        say(f"  {' '.join(task.values()):18}auto / {best}: {row['ratio']:.2f}")
+    return {"rows": rows}

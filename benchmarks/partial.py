@@ -1,0 +1,59 @@
+"""Objectives with parts of their work left out, to see what the parts cost."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda.core import Point
+from sagda.data.objective import Sampled, Xi
+from sagda.engines.setup import Setup
+from sagda.pytree import register
+
+DRAW, GATHER, GRADIENT = "draw", "gather", "gradient"
+
+
+def as_dict(of: Any) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
+@register
+@dataclass(frozen=True)
+class Partial(Sampled):
+    """f_i with parts of its work left out."""
+
+    left: tuple[str, ...] = ()
+
+    def draw(self, key: Any, count: int | None = None) -> Xi:
+        if DRAW not in self.left:
+            return super().draw(key, count)
+        shape = () if count is None else (count,)
+        seed, rows = jnp.zeros((*shape, 2), jnp.uint32), self.clients.batch_size
+        if rows is None:
+            return Xi(None, seed)
+        places = np.arange((count or 1) * rows) * 37 % self.clients.widest
+        return Xi(jnp.asarray(places, jnp.int32).reshape(*shape, rows), seed)
+
+    def value(self, z: Point, xi: Xi) -> jax.Array:
+        if GATHER not in self.left or xi.position is None:
+            return super().value(z, xi)
+        key = jax.random.wrap_key_data(xi.seed, impl="threefry2x32")
+        cut = lambda column: jax.lax.dynamic_slice_in_dim(
+            column, self.start, len(xi.position)
+        )
+        batch = self.rows(cut, xi.position)
+        return self.clients.problem.loss(z, batch, key).mean()
+
+    def grad(self, z: Point, xi: Xi) -> Point:
+        return 1e-6 * z if GRADIENT in self.left else super().grad(z, xi)
+
+
+@register
+@dataclass(frozen=True)
+class PartialSetup(Setup):
+    left: tuple[str, ...] = ()
+
+    def objective(self, i: Any) -> Sampled:
+        return Partial(**as_dict(super().objective(i)), left=self.left)

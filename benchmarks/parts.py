@@ -1,0 +1,193 @@
+"""Where the time of a round goes, found by leaving parts of it out.
+
+    python benchmarks/parts.py BATCH REPEATS
+
+DRO on the contestants' job. The simulator's own programs run with objectives that draw
+no rows, then read rows in order in place of gathering them, then compute no gradient.
+The meeting of devices and the draw of a cohort are measured by themselves.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import job
+import numpy as np
+from children import ask
+from jax.sharding import PartitionSpec
+from partial import DRAW, GATHER, GRADIENT, PartialSetup, as_dict
+
+import sagda
+from sagda.engines.cohort import draw_members
+from sagda.engines.layout import resolve
+from sagda.engines.rounds import is_split, programs
+from sagda.engines.setup import Setup
+from sagda.engines.simulate import Lanes, draw_starts
+from sagda.keys import root_key
+from sagda.methods import stack
+
+BOUT = 0.3  # seconds
+MOST = 10**6  # rounds
+
+
+class Bench:
+    """The job, and each part as a function of a number of rounds."""
+
+    def __init__(self, batch: int | None):
+        self.clients = job.federation()
+        self.problem = sagda.DRO.of(self.clients)
+        self.batch, self.method = batch, sagda.sagda_i(**job.METHOD)
+        self.keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
+        self.starts = draw_starts(self.problem, self.keys)
+        self.z = jax.tree.map(lambda a: a[0], self.starts)
+        self.plain = self.setup(None)
+        self.layout = self.resolved("auto")
+
+    def setup(self, mesh: Any) -> Setup:
+        everyone = self.clients.clients
+        shape = {"cohort": everyone, "batch_size": self.batch, "mesh": mesh}
+        return Setup.of(self.problem, self.clients, jnp.float32, **shape)
+
+    def resolved(self, text: str) -> Any:
+        return resolve(text, self.plain, self.method.build(), self.z, 1)
+
+    def rounds(self, text: str, *left: str) -> Callable[[int], object]:
+        layout = self.resolved(text)
+        mesh = layout.mesh if layout.devices > 1 else None
+        setup = PartialSetup(**as_dict(self.setup(mesh)), left=left)
+        split = is_split(layout, setup.cohort, setup.clients.count)
+        made = programs(layout, split)
+        method = stack([self.method], jnp.float32)
+        lanes = Lanes.of(layout, method, self.keys, self.starts)
+
+        def run(rounds: int) -> object:
+            carry, _ = made.begin(setup, *lanes)
+            span = np.int32(0), np.int32(rounds)
+            return made.advance(setup, lanes.method, lanes.keys, carry, *span)
+
+        return run
+
+    def meeting(self) -> Callable[[int], object] | None:
+        if self.layout.clients == 1:
+            return None
+        size = 2 * sum(a.size for a in jax.tree.leaves(self.z)) + 1
+
+        def run(rounds: Any) -> jax.Array:
+            body = lambda _, a: jax.lax.psum(a, "clients") * 0.5
+            return jax.lax.fori_loop(0, rounds, body, jnp.ones(size))
+
+        everywhere = PartitionSpec()
+        shared = jax.shard_map(
+            run,
+            mesh=self.layout.mesh,
+            in_specs=everywhere,
+            out_specs=everywhere,
+            check_vma=False,
+        )
+        return jax.jit(shared)
+
+    def cohort(self, m: int) -> Callable[[int], object]:
+        phases, M = self.method.build().phases, self.clients.clients
+
+        @jax.jit
+        def run(rounds: Any) -> jax.Array:
+            def body(t: Any, total: Any) -> Any:
+                members = draw_members(phases, self.keys[0], t, M, m, None)
+                return total + members["local"].ids.sum()
+
+            return jax.lax.fori_loop(0, rounds, body, jnp.int32(0))
+
+        return run
+
+    def evaluation(self) -> Callable[[int], object]:
+        """Rounds, each with an evaluation."""
+        return lambda rounds: sagda.simulate(
+            self.method, self.problem, self.clients, batch_size=self.batch,
+            rounds=rounds, eval_every=1,
+        )  # fmt: skip
+
+
+def in_turn(parts: dict[str, Callable], repeats: int) -> dict[str, float]:
+    """Median microseconds per round of each part."""
+
+    def timed(run: Callable, rounds: int) -> float:
+        clock = time.perf_counter()
+        jax.block_until_ready(run(rounds))
+        return time.perf_counter() - clock
+
+    counts: dict[str, int] = {}
+    for name, run in parts.items():
+        rounds = 8
+        timed(run, rounds)
+        while (took := timed(run, rounds)) < BOUT / 2 and rounds < MOST:
+            rounds *= 4
+        counts[name] = max(4, int(min(rounds * BOUT / took, MOST)))
+    times: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(repeats):
+        for name, run in parts.items():
+            times[name].append(timed(run, counts[name]) / counts[name])
+    return {name: 1e6 * statistics.median(found) for name, found in times.items()}
+
+
+def main(batch: str, repeats: str) -> None:
+    sagda.use_cores()
+    bench = Bench(None if batch == "all" else int(batch))
+    parts: dict[str, Callable] = {
+        "round": bench.rounds("auto"),
+        "no draw": bench.rounds("auto", DRAW),
+        "no gradient": bench.rounds("auto", DRAW, GATHER, GRADIENT),
+        "cohort": bench.cohort(bench.clients.clients),
+        "cohort of 10": bench.cohort(10),
+        "one device": bench.rounds("auto/1"),
+        "evaluated": bench.evaluation(),
+    }
+    if bench.batch is not None:  # whole batches are read in order anyway
+        parts["no gather"] = bench.rounds("auto", DRAW, GATHER)
+    if meeting := bench.meeting():
+        parts["meeting"] = meeting
+    found = in_turn(parts, int(repeats))
+    print(json.dumps({"us": found, "layout": str(bench.layout)}), flush=True)
+
+
+def measure_profile(quick: bool, say: Callable) -> dict:
+    """By batch, the parts that add up to a round, and some figures beside them."""
+    jobs = {}
+    for batch in (str(job.BATCH), "all"):
+        answer = ask("parts.py", batch, 3 if quick else 7)
+        us = answer["us"]
+        meeting = us.get("meeting", 0.0)
+        in_order = us.get("no gather", us["no draw"])
+        rest = us["no gradient"] - meeting - us["cohort"]
+        parts = {
+            "keys and bits": us["round"] - us["no draw"],
+            "gathers of rows": us["no draw"] - in_order,
+            "local gradients": in_order - us["no gradient"],
+            "meeting of devices": meeting,
+            "cohort, m = M": us["cohort"],
+            "rest: steps, sums, server": rest,
+        }
+        beside = {
+            "round on one device": us["one device"],
+            "cohort, m = 10 of M = 100": us["cohort of 10"],
+            "evaluation": us["evaluated"] - us["round"],
+        }
+        jobs[batch] = {
+            "round": us["round"],
+            "parts": parts,
+            "beside": beside,
+            "layout": answer["layout"],
+        }
+        shares = (f"{name} {us:.0f}" for name, us in parts.items())
+        say(
+            f"  batch {batch}: round {jobs[batch]['round']:.0f} us: {', '.join(shares)}"
+        )
+    return {"jobs": jobs}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

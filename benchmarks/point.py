@@ -1,0 +1,81 @@
+"""One simulation in a process of its own: its time per round and its memory.
+
+python benchmarks/point.py '{"M": 100, "m": 100, "n": 10, "d": 20, "K": 10}'
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import machine
+import numpy as np
+
+import sagda
+
+BOUT = 0.3  # seconds
+BLOCK = 10**6  # rows made at a time
+
+
+def write(folder: Path, rows: int, d: int) -> None:
+    """Random rows of two classes, as files to be mapped."""
+    rng = np.random.default_rng(0)
+    shape = {"features": (rows, d), "label": (rows,)}
+    out = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, size)
+        for name, size in shape.items()
+    }
+    for first in range(0, rows, BLOCK):
+        some = slice(first, min(rows, first + BLOCK))
+        count = some.stop - first
+        label = np.where(rng.random(count, np.float32) < 0.3, 1, -1)
+        noise = rng.standard_normal((count, d), np.float32)
+        out["features"][some] = (noise + 0.3 * label[:, None]) / np.sqrt(d)
+        out["label"][some] = label
+
+
+def main(text: str) -> None:
+    """Fields: M, m, n, d, K; batch (None: whole), folder, rounds (once, if given)."""
+    ask = {"batch": 10, "rounds": None} | json.loads(text)
+    sagda.use_cores()
+    begin = time.perf_counter()
+    folder, rows = Path(ask["folder"]), ask["M"] * ask["n"]
+    columns = [np.load(folder / f"{c}.npy", "r") for c in ("features", "label")]
+    federation = sagda.Federation.of(
+        sagda.Table(*columns), order=np.arange(rows), size=np.full(ask["M"], ask["n"])
+    )
+    problem = sagda.AUC.of(federation)
+    made = time.perf_counter() - begin
+    layout = ""
+
+    def once(rounds: int) -> float:
+        nonlocal layout
+        run = sagda.simulate(
+            sagda.sagda_i(local_lr=0.01, server_lr=1.0, local_steps=ask["K"]),
+            problem,
+            federation,
+            rounds=rounds,
+            cohort=ask["m"],
+            batch_size=ask["batch"],
+            eval_every=rounds,
+        )
+        assert not run.diverged
+        layout = run.layout
+        return float(run.history["seconds"][0, -1]) / rounds
+
+    if ask["rounds"] is not None:
+        seconds = once(ask["rounds"])
+    else:
+        rounds, seconds = 4, once(4)
+        while rounds * seconds < BOUT:
+            rounds = int(1.2 * BOUT / seconds) + 1
+            seconds = once(rounds)
+        seconds = statistics.median([seconds, once(rounds), once(rounds)])
+    answer = {"ms": 1e3 * seconds, "layout": layout, "federation_seconds": made}
+    answer["total_seconds"] = time.perf_counter() - begin
+    print(json.dumps(answer | machine.memory()), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,69 @@
+"""A grid of rates and seeds: one program, many calls, or many processes.
+
+    python benchmarks/sweep.py one|loop|NUMBER
+
+runs the whole grid in one of the first two ways, or one entry of it.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from children import ask
+
+import sagda
+
+RATES = [0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01]
+SEEDS = range(5)
+ROUNDS, SAMPLED = 200, 3
+
+
+def main(how: str) -> None:
+    import job
+
+    sagda.use_cores()
+    clients = job.federation()
+    problem = sagda.AUC.of(clients)
+    methods = [sagda.sagda_i(**job.METHOD | {"local_lr": rate}) for rate in RATES]
+    options: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 10}
+    grid = [(method, seed) for method in methods for seed in SEEDS]
+    if how == "one":
+        sweep = getattr(sagda, "sweep")  # noqa: B009
+        sweep(methods, problem, clients, seeds=SEEDS, **options)
+    else:
+        for method, seed in grid if how == "loop" else [grid[int(how)]]:
+            sagda.simulate(method, problem, clients, seeds=seed, **options)
+    print(json.dumps({"done": True}), flush=True)
+
+
+def fresh(how: str) -> float:
+    """Seconds of a process, from its start to its answer, its cache empty."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {"JAX_COMPILATION_CACHE_DIR": folder}
+        return ask("sweep.py", how, extra=cache)["process_seconds"]
+
+
+def measure_sweep(quick: bool, say: Callable) -> dict:
+    """Whole processes by the clock: imports, data, compiling, rounds, evaluation."""
+    count = len(RATES) * len(SEEDS)
+    rows = []
+
+    def add(name: str, seconds: float, note: str = "") -> None:
+        rows.append({"name": name, "seconds": seconds, "note": note})
+        say(f"  {name}: {seconds:.1f} s")
+
+    if hasattr(sagda, "sweep"):
+        add("one call of sagda.sweep", fresh("one"))
+    add(f"{count} calls of sagda.simulate in one process", fresh("loop"))
+    picked = [round(i * (count - 1) / (SAMPLED - 1)) for i in range(SAMPLED)]
+    mean = sum(fresh(str(number)) for number in picked) / SAMPLED
+    note = f"{SAMPLED} measured one after the other, times {count / SAMPLED:g}"
+    add(f"{count} processes", mean * count, note)
+    grid = {"rates": len(RATES), "seeds": len(SEEDS), "rounds": ROUNDS}
+    return {"grid": grid, "rows": rows}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
