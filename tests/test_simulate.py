@@ -87,7 +87,9 @@ def test_structure_and_dtype_are_kept_and_nothing_compiles_twice(name, quadratic
     before, advance = None, programs(Layout(6, 1, 1, kernel=False), False).advance
     for lr, seed in ((0.02, 0), (0.03, 5)):
         changed = sagda.algorithm(name, local_lr=lr)
-        out = sagda.simulate(changed, *quadratic, rounds=2, batch_size=2, seeds=seed)
+        out = sagda.simulate(
+            changed, *quadratic, rounds=2, batch_size=2, seeds=seed, layout="batched/1"
+        )
         assert all(a.dtype == np.float32 for a in jax.tree.leaves(out.carry.state)), (
             "single precision throughout"
         )

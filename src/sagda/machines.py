@@ -6,6 +6,7 @@ process nothing is sent.
 
 import hashlib
 import os
+import socket
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -27,21 +28,31 @@ def connect(coordinator: str, processes: int, process: int, seconds: int) -> Non
     # JAX's own handling of SIGTERM would take the place of the command's.
     jax.config.update("jax_enable_preemption_service", False)
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
+    if process == 0:
+        check_free(bind)
+    jax.distributed.initialize(
+        coordinator,
+        processes,
+        process,
+        cluster_detection_method="deactivate",
+        initialization_timeout=seconds,
+        heartbeat_timeout_seconds=SILENCE,
+        coordinator_bind_address=bind,
+    )
+
+
+def check_free(address: str) -> None:
+    """Refuse an address at which JAX could not listen: it may crash there."""
+    host, _, port = address.rpartition(":")
     try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process,
-            cluster_detection_method="deactivate",
-            initialization_timeout=seconds,
-            heartbeat_timeout_seconds=SILENCE,
-            coordinator_bind_address=bind,
-        )
-    except RuntimeError as error:
-        if "start RPC server" not in str(error):
-            raise
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, kind, *_, where = found[0]
+        with socket.socket(family, kind) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            line.bind(where)
+    except OSError:
         raise BadValue(
-            f"process 0 cannot listen at {bind}: the port is taken, or the host is "
+            f"process 0 cannot listen at {address}: the port is taken, or the host is "
             "not this machine; choose another --coordinator."
         ) from None
 

@@ -1,6 +1,6 @@
 """`Clients`: the table as objectives f_i, each a slice of it with a problem's loss."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,23 @@ class Clients:
     def objective(self, i: Any) -> "Sampled":
         """f_i."""
         return Sampled(self, self.start[i], self.size[i])
+
+    def near(self, ids: jax.Array) -> "Clients":
+        """Those clients alone, their rows side by side.
+
+        Far from each other, rows cost more to reach than to use; copied together, the
+        processor waits for all of them at once.
+        """
+        start, widest = self.start[ids], self.widest
+        first = jnp.minimum(start, len(jax.tree.leaves(self.table)[0]) - widest)
+        cut = lambda column: jax.vmap(
+            lambda at: jax.lax.dynamic_slice_in_dim(column, at, widest)
+        )(first).reshape(-1, *column.shape[1:])
+        slot = widest * jnp.arange(len(ids), dtype=jnp.int32)
+        table = jax.tree.map(cut, self.table)
+        return replace(
+            self, table=table, start=slot + start - first, size=self.size[ids]
+        )
 
 
 @register

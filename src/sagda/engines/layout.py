@@ -27,6 +27,8 @@ ROOM = 2**28
 # Rows times bytes that a device must have to do in a round before it is worth two
 # devices' meeting, about 0.1 ms.
 MEETING = 2**20
+# Multiplications from which a product of matrices is large.
+PRODUCT = 2**16
 
 
 class Layout(NamedTuple):
@@ -183,7 +185,7 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
 
 
 def is_heavy(equation: Any) -> bool:
-    """A product of matrices or a convolution, better left to XLA's library."""
+    """A large product of matrices or a convolution, better left to XLA's library."""
     if equation.primitive.name == "conv_general_dilated":
         return True
     if equation.primitive.name != "dot_general":
@@ -193,7 +195,9 @@ def is_heavy(equation: Any) -> bool:
         np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
         for v, c, b in zip(equation.invars, contracted, batched, strict=True)
     ]
-    return bool(min(free) > 1)
+    operands = [v.aval.size for v in equation.invars]
+    # m n k = sqrt(mk nk mn), with the free dimensions m and n.
+    return bool(min(free) > 1 and np.prod([*operands, *free]) > PRODUCT**2)
 
 
 def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:

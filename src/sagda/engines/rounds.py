@@ -25,6 +25,8 @@ from sagda.methods import Method
 
 # Rounds between fresh means of all memories: sums of changes drift by rounding.
 REFRESH = 1000
+# Rows per client up to which a part of many clients is copied together to work on.
+NEAR = 64
 
 
 class Carry(NamedTuple):
@@ -49,6 +51,7 @@ class Part(NamedTuple):
     """A client's part in a phase, before and after its work."""
 
     id: Any
+    slot: Any  # where its rows are
     counted: Any  # whether its reply arrives, in a round that is not lost
     own: Any  # its memory
     kept: Any
@@ -144,7 +147,7 @@ def exchange_in(
 
         def work(part: Part) -> tuple[Any, Any]:
             turn = Turn(t, key_of(key, t, phase.name, part.id))
-            f = setup.objective(part.id)
+            f = clients.objective(part.slot)
             reply, kept = phase.client(f, message, part.kept, turn)
             renewed = None
             if phase.renew is not keep:
@@ -158,7 +161,11 @@ def exchange_in(
             return added, (kept, renewed)
 
         mine = place.mine((ids, counted))
-        parts = Part(mine[0], mine[1], own, kept)
+        slots = jnp.arange(len(mine[0]), dtype=jnp.int32)
+        clients = setup.clients
+        if close := gathers(setup):
+            clients = clients.near(mine[0])
+        parts = Part(mine[0], slots if close else mine[0], mine[1], own, kept)
         sums, (kept, renewed) = one_by_one(work, parts, place.layout.batch)
         rows = None if place.split else renewed
         sums, rows = place.meet(sums, rows, setup.cohort)
@@ -173,6 +180,12 @@ def exchange_in(
         return reply, count / setup.clients.count, (memory, kept, drift)
 
     return exchange
+
+
+def gathers(setup: Setup) -> bool:
+    """Whether a cohort's rows are brought together before it works."""
+    clients = setup.clients
+    return setup.cohort < clients.count and clients.widest <= NEAR
 
 
 def one_round(
