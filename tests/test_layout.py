@@ -42,7 +42,14 @@ def agree(one, other):
             )
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+QUICK = ("sagda-i", "sagda-ii")
+NAMES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in sorted(ALGORITHMS)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
     clients = uneven_table([3, 5, 2, 4, 3, 6, 2])
     problem = sagda.DRO.of(clients)
@@ -53,7 +60,9 @@ def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
         agree(base, other)
 
 
-@pytest.mark.parametrize(("clients", "layouts"), [(8, LAYOUTS), (7, FEW)])
+@pytest.mark.parametrize(
+    ("clients", "layouts"), [(8, LAYOUTS), pytest.param(7, FEW, marks=pytest.mark.slow)]
+)
 def test_all_layouts_agree_with_everyone(clients, layouts):
     """Eight clients can be split over two devices with their memories, seven not."""
     data = uneven_table([3, 5, 2, 4, 3, 6, 2, 4][:clients])

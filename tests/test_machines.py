@@ -153,6 +153,7 @@ def unbroken(tmp_path_factory):
     return model(folder)
 
 
+@pytest.mark.slow
 def test_a_death_is_reported_and_the_run_goes_on_to_the_same_bits(unbroken, tmp_path):
     folder = tmp_path / "r"
     job = ["run", *JOB, "--out", folder, "--checkpoint-seconds", 0]
@@ -175,6 +176,7 @@ def test_a_death_is_reported_and_the_run_goes_on_to_the_same_bits(unbroken, tmp_
     assert model(folder) == unbroken
 
 
+@pytest.mark.slow
 def test_started_by_hand_the_others_notice_a_death(tmp_path):
     folder = tmp_path / "r"
     job = ["run", *LONG, "--out", folder, "--checkpoint-seconds", 0]
@@ -190,6 +192,7 @@ def test_started_by_hand_the_others_notice_a_death(tmp_path):
     wait_until_gone(workers)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_all_processes_stop_and_keep_their_state(tmp_path):
     folder = tmp_path / "r"
     process = command("launch", "--", "run", *LONG, "--out", folder)
@@ -226,6 +229,7 @@ def test_a_mistake_that_only_process_0_can_see_is_everyones(tmp_path):
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_without_a_coordinator_a_process_gives_up(tmp_path):
     place = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", 2]
     place += ["--connect-seconds", 1, "--out", tmp_path / "r"]

@@ -109,7 +109,6 @@ def test_networks_learn_to_rank(model):
         test=data.test,
     )
     assert run.layout.startswith("mapped/")
-    assert "kernel" not in run.layout
     before, after = run.history["auc_test"][0]
     assert after > max(0.85, before)
 

@@ -83,6 +83,7 @@ def test_a_grid_leaves_a_folder_with_its_heat_map(here, capsys):
     assert Path("s/figures/sweep.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_a_search_tries_points_and_asks_for_the_same_ones_again(here, capsys):
     words = ["sweep", "--grid", "local_lr=0.001:0.1", "--trials", "10", "--seed", "3"]
     assert command(*words, "--out", "a") == 0
