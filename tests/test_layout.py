@@ -122,3 +122,12 @@ def test_a_layout_asks_for_no_more_devices_than_there_are(uneven):
         call("mapped/3")
     with pytest.raises(BadValue, match="at most 1 devices to share 1 runs, got 2"):
         call("mapped/2:runs")
+
+
+def test_a_network_is_mapped_without_a_kernel():
+    """A large product of matrices is left to XLA's library."""
+    data = uneven_table([20, 20], features=64)
+    problem = sagda.AUC.of(data, sagda.MLP(64, width=128))
+    run = sagda.simulate(sagda.fsgda(local_steps=1), problem, data, rounds=1)
+    assert run.layout.startswith("mapped/")
+    assert "kernel" not in run.layout

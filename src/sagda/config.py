@@ -66,7 +66,7 @@ class Config(BaseModel):
     model: str = "linear"
     """What auc trains: linear, mlp, or cnn for square pictures."""
     data: str = "a9a"
-    """a9a, mnist, digits, or a file (.csv, .npz, LIBSVM); none for the quadratic."""
+    """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy columns."""
     label: str = "label"
     """The label column of a file."""
     client_column: str | None = None

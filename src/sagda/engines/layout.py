@@ -143,7 +143,6 @@ class Look(NamedTuple):
 BARRED = (
     "scatter",
     "sort",
-    "conv_general",
     "fft",
     "callback",
     "ffi",
