@@ -23,29 +23,19 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
         everyone = jnp.arange(clients, dtype=jnp.int32)
         return jnp.sort(jax.random.permutation(key, everyone)[:cohort])
 
-    # A permutation costs O(clients). Drawing with repetition and keeping the first
-    # distinct ids is as uniform; draws without enough of them are thrown away whole.
-    tries = cohort + cohort // 4 + 64
+    # A permutation costs O(clients). The first distinct ids of an endless row of draws
+    # are as uniform: whatever came twice gives way to the next draws, until none did.
+    again = lambda ids: jnp.concatenate([ids[1:] == ids[:-1], jnp.zeros(1, bool)])
 
-    def attempt(key: Key) -> tuple[jax.Array, jax.Array]:
-        # One sort only: XLA sorts slowly.
-        place = jnp.arange(tries, dtype=jnp.int32)
-        ids, place = jax.lax.sort((below(bits(key, (tries,)), clients), place))
-        new = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])
-        # In the order of drawing, each draw's number among the distinct ones.
-        first = jnp.zeros(tries, jnp.int32).at[place].set(new.astype(jnp.int32))
-        kept = new & (jnp.cumsum(first)[place] <= cohort)
-        slot = jnp.where(kept, jnp.cumsum(kept) - 1, tries)
-        chosen = jnp.zeros(cohort, jnp.int32).at[slot].set(ids, mode="drop")
-        return chosen, kept.sum() == cohort
+    def redraw(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        ids, used = now
+        twice = again(ids)
+        number = jnp.cumsum(twice)
+        fresh = below(bits_at(key, used + number - 1), clients)
+        return jnp.sort(jnp.where(twice, fresh, ids)), used + number[-1]
 
-    def again(carry):
-        key, _, _ = carry
-        key = key_of(key, "again")
-        return key, *attempt(key)
-
-    start = key, *attempt(key)
-    return jax.lax.while_loop(lambda carry: ~carry[2], again, start)[1]
+    start = jnp.sort(below(bits(key, (cohort,)), clients)), jnp.int32(cohort)
+    return jax.lax.while_loop(lambda now: again(now[0]).any(), redraw, start)[0]
 
 
 def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax.Array:
