@@ -1,6 +1,7 @@
 """How time and memory grow: one number at a time, and a million clients."""
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import machine
 import numpy as np
 import point
-from children import ask
+from children import HERE, Failed, ask
+from contest import Contestant, hold
 
 BASE = {"M": 100, "m": 100, "n": 10, "d": 20, "K": 10}
 # By the number that grows: its values, and what else differs from BASE.
@@ -67,12 +69,23 @@ def measure_growth(quick: bool, say: Callable) -> dict:
 
 
 def measure_million(quick: bool, say: Callable) -> dict:
-    """M = 1,000,000 against M = 1,000 at m = 1,000, mapped files, 100 rounds."""
+    """M = 1,000,000 against M = 1,000 at m = 1,000, mapped files, 100 rounds a bout."""
     many = 100_000 if quick else 1_000_000
     found = {}
-    for clients in (1000, many):
-        fields = BASE | {"M": clients, "m": 1000, "rounds": 100}
-        found[str(clients)] = one_point(fields)
-        say(f"  M = {clients}: {found[str(clients)]['ms']:.2f} ms a round")
+    with tempfile.TemporaryDirectory() as folder:
+        pair = []
+        for clients in (1000, many):
+            here = Path(folder) / str(clients)
+            here.mkdir()
+            point.write(here, clients * BASE["n"], BASE["d"])
+            fields = BASE | {"M": clients, "m": 1000, "serve": 100, "folder": str(here)}
+            command = [sys.executable, str(HERE / "point.py"), json.dumps(fields)]
+            pair.append(Contestant(str(clients), command, rounds=100))
+        hold(pair, 5 if quick else 15)
+    for one in pair:
+        if one.failure:
+            raise Failed(one.failure)
+        found[one.name] = one.result() | one.ready | {"ms": one.result()["ms"]}
+        say(f"  M = {one.name}: {found[one.name]['ms']:.2f} ms a round")
     ratio = found[str(many)]["ms"] / found["1000"]["ms"]
     return {"points": found, "many": many, "ratio": ratio}

@@ -1,6 +1,9 @@
 """One simulation in a process of its own: its time per round and its memory.
 
-python benchmarks/point.py '{"M": 100, "m": 100, "n": 10, "d": 20, "K": 10}'
+    python benchmarks/point.py FIELDS
+
+answers once; with `serve` among the fields it goes on as a contestant, a line with a
+number of rounds in, a line with seconds per round out.
 """
 
 import json
@@ -36,8 +39,8 @@ def write(folder: Path, rows: int, d: int) -> None:
 
 
 def main(text: str) -> None:
-    """Fields: M, m, n, d, K; batch (None: whole), folder, rounds (once, if given)."""
-    ask = {"batch": 10, "rounds": None} | json.loads(text)
+    """Fields: M, m, n, d, K, folder; batch (None: whole), serve (its first rounds)."""
+    ask = {"batch": 10, "serve": None} | json.loads(text)
     sagda.use_cores()
     begin = time.perf_counter()
     folder, rows = Path(ask["folder"]), ask["M"] * ask["n"]
@@ -64,8 +67,8 @@ def main(text: str) -> None:
         layout = run.layout
         return float(run.history["seconds"][0, -1]) / rounds
 
-    if ask["rounds"] is not None:
-        seconds = once(ask["rounds"])
+    if ask["serve"] is not None:
+        seconds = once(ask["serve"])
     else:
         rounds, seconds = 4, once(4)
         while rounds * seconds < BOUT:
@@ -75,6 +78,8 @@ def main(text: str) -> None:
     answer = {"ms": 1e3 * seconds, "layout": layout, "federation_seconds": made}
     answer["total_seconds"] = time.perf_counter() - begin
     print(json.dumps(answer | machine.memory()), flush=True)
+    while ask["serve"] and (line := sys.stdin.readline().strip()):
+        print(json.dumps({"seconds": once(int(line))}), flush=True)
 
 
 if __name__ == "__main__":

@@ -93,18 +93,20 @@ def growths(found: dict) -> Table:
 
 
 def million(found: dict) -> Table:
-    head = ["clients M", "ms a round", "ratio", "peak GiB", "of it no file", "seconds"]
+    head = ["clients M", "ms a round", "least, most", "ratio", "peak GiB", "no file"]
+    head.append("seconds")
     table = [head]
     first = next(iter(found["points"].values()))
     for clients, point in found["points"].items():
         table.append(
             [
                 f"{int(clients):,}",
-                number(point["ms"]) + "*" * point["disturbed"],
+                number(point["ms"]) + "*" * bool(point["disturbed"]),
+                f"{number(point['low_ms'])} to {number(point['high_ms'])}",
                 f"{point['ms'] / first['ms']:.2f}",
                 f"{point['VmHWM'] / GIB:.2f}",
-                f"{point['anon_peak'] / GIB:.2f}",
-                f"{point['process_seconds']:.0f}",
+                f"{point['RssAnon'] / GIB:.2f}",
+                f"{point['total_seconds']:.0f}",
             ]
         )
     return table

@@ -46,11 +46,21 @@ class Clients:
         """
         start, widest = self.start[ids], self.widest
         first = jnp.minimum(start, len(jax.tree.leaves(self.table)[0]) - widest)
-        cut = lambda column: jax.vmap(
-            lambda at: jax.lax.dynamic_slice_in_dim(column, at, widest)
-        )(first).reshape(-1, *column.shape[1:])
-        slot = widest * jnp.arange(len(ids), dtype=jnp.int32)
+
+        def cut(column: jax.Array) -> jax.Array:
+            each, long = column[0].size, column
+            if column.size <= jnp.iinfo(jnp.int32).max:
+                long = column.reshape(-1)  # one long row is read in wide steps
+            step = 1 if long.ndim > 1 else each
+            take = lambda at: jax.lax.dynamic_slice_in_dim(long, at, widest * step)
+            # Merged with what is before and after it, the copy would be element by
+            # element.
+            at = jax.lax.optimization_barrier(first * step)
+            rows = jax.lax.optimization_barrier(jax.vmap(take)(at))
+            return rows.reshape(-1, *column.shape[1:])
+
         table = jax.tree.map(cut, self.table)
+        slot = widest * jnp.arange(len(ids), dtype=jnp.int32)
         return replace(
             self, table=table, start=slot + start - first, size=self.size[ids]
         )

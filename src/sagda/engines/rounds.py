@@ -140,8 +140,13 @@ def exchange_in(
         memory, kept, drift = carry
         ids, _, answered = members[phase.name]
         counted = answered & ~lost
-        everywhere = memory if everyone else jax.tree.map(lambda a: a[ids], memory)
-        own = everywhere if place.split else place.mine(everywhere)
+        mine = place.mine((ids, counted))
+        if place.split:
+            own = memory
+        elif everyone:
+            own = place.mine(memory)
+        else:
+            own = jax.tree.map(lambda a: a[mine[0]], memory)
         if kept is None or phase.resample:
             kept = own
 
@@ -160,7 +165,6 @@ def exchange_in(
             )
             return added, (kept, renewed)
 
-        mine = place.mine((ids, counted))
         slots = jnp.arange(len(mine[0]), dtype=jnp.int32)
         clients = setup.clients
         if close := gathers(setup):
