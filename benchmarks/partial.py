@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda.core import Point
-from sagda.data.objective import Sampled, Xi
-from sagda.engines.setup import Setup
+from sagda.data.objective import Clients, Sampled, Xi
 from sagda.pytree import register
 
 DRAW, GATHER, GRADIENT = "draw", "gather", "gradient"
@@ -52,7 +51,7 @@ class Partial(Sampled):
 
 @register
 @dataclass(frozen=True)
-class PartialSetup(Setup):
+class PartialClients(Clients):
     left: tuple[str, ...] = ()
 
     def objective(self, i: Any) -> Sampled:

@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,14 +21,15 @@ import job
 import numpy as np
 from children import ask
 from jax.sharding import PartitionSpec
-from partial import DRAW, GATHER, GRADIENT, PartialSetup, as_dict
+from partial import DRAW, GATHER, GRADIENT, PartialClients, as_dict
 
 import sagda
 from sagda.engines.cohort import draw_members
+from sagda.engines.lanes import Lanes
 from sagda.engines.layout import resolve
 from sagda.engines.rounds import is_split, programs
 from sagda.engines.setup import Setup
-from sagda.engines.simulate import Lanes, draw_starts
+from sagda.engines.simulate import draw_starts
 from sagda.keys import root_key
 from sagda.methods import stack
 
@@ -59,7 +61,9 @@ class Bench:
     def rounds(self, text: str, *left: str) -> Callable[[int], object]:
         layout = self.resolved(text)
         mesh = layout.mesh if layout.devices > 1 else None
-        setup = PartialSetup(**as_dict(self.setup(mesh)), left=left)
+        setup = self.setup(mesh)
+        clients = PartialClients(**as_dict(setup.clients), left=left)
+        setup = replace(setup, clients=clients)
         split = is_split(layout, setup.cohort, setup.clients.count)
         made = programs(layout, split)
         method = stack([self.method], jnp.float32)

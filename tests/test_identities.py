@@ -6,7 +6,21 @@ import pytest
 
 import sagda
 from conftest import flat, run64
-from sagda import Rates, Table, fsgda, method, parallel_sgda, sagda_i, sagda_ii
+from sagda import (
+    Rates,
+    Table,
+    cd_ma,
+    cd_mage,
+    cd_mage_plus,
+    fsgda,
+    local_sgda,
+    local_sgda_plus,
+    method,
+    momentum_local_sgda,
+    parallel_sgda,
+    sagda_i,
+    sagda_ii,
+)
 from sagda.core import zeros_like
 
 LOCAL, SERVER = Rates(0.02, 0.05), Rates(1.5, 2.5)
@@ -200,3 +214,82 @@ def test_positions_number_rows_within_clients(uneven):
     assert isinstance(uneven.data, Table)
     expected = np.concatenate([np.arange(n) for n in (3, 5, 2, 4)])
     np.testing.assert_array_equal(uneven.data.position, expected)
+
+
+def test_plain_averages_are_fsgda_with_server_rate_one(setting):
+    case, options = setting
+    one = run64(fsgda(local_lr=LOCAL, server_lr=1, local_steps=3), *case, **options)
+    for plain in (cd_ma, local_sgda):
+        same(one, run64(plain(local_lr=LOCAL, local_steps=3), *case, **options))
+
+
+def test_cd_mage_with_whole_batches_is_option_ii(setting):
+    case, options = setting
+    options |= {"batch_size": None}
+    one = sagda_ii(local_lr=LOCAL, server_lr=1, local_steps=4)
+    other = cd_mage(local_lr=LOCAL, local_steps=4)
+    same(run64(one, *case, **options), run64(other, *case, **options))
+
+
+def test_cd_mage_plus_with_weight_one_is_cd_mage(setting):
+    case, options = setting
+    anchor_batch = "batch" if options["cohort"] else "all"
+    shared = {"local_lr": LOCAL, "local_steps": 3, "anchor_batch": anchor_batch}
+    one = cd_mage_plus(**shared, weight=1.0, decay=0.0)
+    same(run64(one, *case, **options), run64(cd_mage(**shared), *case, **options))
+
+
+def test_the_client_recursion_without_forgetting_or_noise_is_cd_mage(setting):
+    case, options = setting
+    options |= {"batch_size": None}
+    shared = {"local_lr": LOCAL, "local_steps": 4}
+    one = cd_mage_plus(**shared, estimator="client", beta=0.0, decay=0.0)
+    same(run64(one, *case, **options), run64(cd_mage(**shared), *case, **options))
+
+
+def test_the_client_recursion_that_forgets_all_is_local_sgda_after_one_step(quadratic):
+    """With one round and K = 2: z_t - eta e_t, then a step along g_i there."""
+    options = {"batch_size": None, "rounds": 1}
+    forgets = cd_mage_plus(
+        local_lr=LOCAL, local_steps=2, estimator="client", beta=1.0, decay=0.0
+    )
+    run = run64(forgets, *quadratic, **options)
+    first = run64(cd_mage(local_lr=LOCAL, local_steps=1), *quadratic, **options)
+    start = jax.tree.map(lambda a: a[0], first.z)
+    second = run64(
+        local_sgda(local_lr=LOCAL, local_steps=1), *quadratic, **options, start=start
+    )
+    same(run, second)
+
+
+def test_a_fresh_snapshot_and_one_step_are_local_sgda(setting):
+    case, options = setting
+    one = local_sgda_plus(local_lr=LOCAL, local_steps=1, snapshot_every=1)
+    other = local_sgda(local_lr=LOCAL, local_steps=1)
+    same(run64(one, *case, **options), run64(other, *case, **options))
+
+
+def test_momentum_that_forgets_all_repeats_the_last_gradient(quadratic):
+    """Momentum 1 and K = 1, no noise: z_{t+1} = z_t - eta grad f(z_t), d one behind."""
+    options = {"batch_size": None}
+    one = momentum_local_sgda(local_lr=LOCAL, local_steps=1, momentum=1.0)
+    other = parallel_sgda(local_lr=LOCAL)
+    same(run64(one, *quadratic, **options), run64(other, *quadratic, **options))
+
+
+def test_one_client_is_centralised_sgda(quadratic):
+    """All rows with one client: z <- z -/+ eta grad f(z; xi)."""
+    problem, federation = quadratic
+    rows = len(federation.order)
+    alone = sagda.Federation.of(federation.data, np.arange(rows), np.array([rows]))
+    start = sagda.Point(np.ones(3), np.ones(2))
+    run = run64(
+        parallel_sgda(local_lr=LOCAL), problem, alone, start=start, batch_size=None
+    )
+    A, B, C, a, b = (column.mean(axis=0) for column in federation.data)
+    x, y = np.ones(3), np.ones(2)
+    for _ in range(run.round):
+        g_x, g_y = A @ x + B @ y + a, B.T @ x - C @ y + b
+        x, y = x - LOCAL.x * g_x, y + LOCAL.y * g_y
+    np.testing.assert_allclose(run.z.x[0], x, atol=1e-9)
+    np.testing.assert_allclose(run.z.y[0], y, atol=1e-9)

@@ -59,8 +59,8 @@ NAN, INF = float("nan"), float("inf")
 CASES = {
     "unknown algorithm": (
         lambda: sagda.algorithm("sagda-1"),
-        "`algorithm` must be one of sagda-i, sagda-ii, fsgda, parallel-sgda, got "
-        "'sagda-1'; did you mean 'sagda-i'?",
+        f"`algorithm` must be one of {', '.join(sagda.ALGORITHMS)}, got 'sagda-1'; did "
+        "you mean 'sagda-i'?",
     ),
     "unknown parameter": (
         lambda: fsgda(local_step=3),

@@ -1,5 +1,7 @@
 """Problems: gradients, closed-form maxima, Phi, and the quadratic's dials."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +55,7 @@ class Case:
         federation = uneven_table(data) if isinstance(data, list) else data
         shape = {"cohort": 1, "batch_size": None}
         self.setup = Setup.of(problem, federation, jnp.float64, **shape)
-        self.view = View.of(self.setup.clients, federation, jnp.float64)
+        self.view = View.of(self.setup, federation, jnp.float64)
         self.given, self.problem = problem, self.setup.clients.problem
         self.federation = federation
         start = problem.init(root_key(1))
@@ -150,7 +152,7 @@ def test_without_a_closed_form_the_maximum_is_solved(case):
         def best_y(self, x, rows, weight):
             return None
 
-    names = list(type(case.problem).__dataclass_fields__)
+    names = [field.name for field in dataclasses.fields(case.problem)]
     unaided = Unaided(**{name: getattr(case.given, name) for name in names})
     solved = outer(unaided, case.z, case.view.clients.table, case.view.weight)
     exact = case.outer(case.z)

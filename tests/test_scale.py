@@ -14,7 +14,10 @@ import sagda
 from conftest import flat, uneven_table
 from sagda import Federation, Table
 from sagda.check import BadValue
-from sagda.engines.cohort import choose
+from sagda.engines.cohort import choose, cohort_of
+from sagda.engines.layout import Layout
+from sagda.engines.setup import Setup
+from sagda.engines.stream import Stream
 from sagda.keys import key_of, root_key
 
 
@@ -132,6 +135,7 @@ print(json.dumps({"code": code, "misses": len(misses)}), file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_second_command_of_the_same_shapes_compiles_nothing(tmp_path):
     """Other rates and another seed are arguments of the programs that are kept."""
     env = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
@@ -164,3 +168,74 @@ def test_use_cores_comes_before_jax():
     )
     assert done.returncode == 1
     assert "must be called before anything else uses JAX" in done.stderr
+
+
+def ten_sites():
+    """Ten clients of one to four rows."""
+    return uneven_table([1, 4, 2, 3, 1, 2, 4, 3, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [("sagda-i", "batched/2:clients"), ("sagda-ii", "mapped/1")]
+)
+def test_rows_that_stream_give_the_run_of_rows_that_stay(name, layout):
+    clients = ten_sites()
+    run = lambda stream: sagda.simulate(
+        sagda.algorithm(name, local_steps=2),
+        sagda.AUC.of(clients),
+        clients,
+        rounds=12,
+        cohort=2,
+        batch_size=1,
+        seeds=(0, 1),
+        eval_every=5,
+        layout=layout,
+        dropout=0.2,
+        stream=stream,
+    )
+    stays, streams = run(None), run(16)
+    np.testing.assert_array_equal(flat(stays.z), flat(streams.z))
+    for column in ("grad_phi_sq", "auc_train", "samples"):
+        np.testing.assert_allclose(
+            stays.history[column], streams.history[column], rtol=1e-5
+        )
+
+
+def test_only_the_rows_of_coming_cohorts_are_on_the_device():
+    clients = ten_sites()
+    keys = jax.vmap(root_key)(np.arange(1, dtype=np.uint32))
+    method = sagda.fsgda().build()
+    setup = Setup.of(
+        sagda.AUC.of(clients), clients, jnp.float32, cohort=2, batch_size=1, held=9
+    )
+    stream = Stream(
+        clients, jnp.float32, method, keys, 9, setup, Layout(1, 1, 1, False)
+    )
+    t = 0
+    while t < 50:
+        here, until = stream.bring(setup, t, 50)
+        assert t < until <= 50
+        assert len(here.clients.table.label) == 9
+        for round in range(t, until):
+            for i in np.asarray(
+                cohort_of(keys[0], round, method.phases[0], clients.clients, 2)
+            ):
+                first, count = clients.start[i], clients.size[i]
+                there = int(here.clients.start[i])
+                np.testing.assert_array_equal(
+                    here.clients.table.features[there : there + count],
+                    clients.data.features[first : first + count].astype(np.float32),
+                )
+        t = until
+
+
+def test_a_stream_must_hold_a_round():
+    clients = ten_sites()
+    run = lambda method, **options: sagda.simulate(
+        method, sagda.AUC.of(clients), clients, batch_size=1, rounds=2, **options
+    )
+    with pytest.raises(BadValue, match="`stream` must hold the rows of one round, up"):
+        run(sagda.fsgda(), cohort=2, stream=7)
+    with pytest.raises(BadValue, match="`stream` must be None where a method asks all"):
+        run(sagda.sagda_i(start="warm"), cohort=2, stream=12)
+    assert run(sagda.fsgda(), stream=23).round == 2  # all rows: nothing streams

@@ -33,7 +33,8 @@ def test_a_sweep_is_its_runs(quadratic):
     options = {"rounds": 5, "batch_size": 2, "cohort": 4, "dropout": 0.2}
     options |= {"seeds": (1, 2), "float64": True}
     together = sagda.sweep(methods, *quadratic, **options)
-    for method, run in zip(methods, together, strict=True):
+    assert len(together) == 4
+    for method, run in list(zip(methods, together, strict=True))[::3]:
         alone = sagda.simulate(method, *quadratic, **options)
         assert run.history.seeds == (1, 2)
         for column in set(run.history.columns) - {"seconds"}:

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sagda.algorithms import ALGORITHMS as ALGORITHMS
     from sagda.algorithms import algorithm as algorithm
+    from sagda.algorithms.cd_ma import cd_ma as cd_ma
+    from sagda.algorithms.cd_mage import cd_mage as cd_mage
+    from sagda.algorithms.cd_mage import cd_mage_plus as cd_mage_plus
+    from sagda.algorithms.local_sgda import local_sgda as local_sgda
+    from sagda.algorithms.local_sgda import local_sgda_plus as local_sgda_plus
+    from sagda.algorithms.momentum_local_sgda import (
+        momentum_local_sgda as momentum_local_sgda,
+    )
     from sagda.algorithms.parallel_sgda import parallel_sgda as parallel_sgda
     from sagda.algorithms.sagda import fsgda as fsgda
     from sagda.algorithms.sagda import sagda_i as sagda_i
@@ -46,17 +54,23 @@ if TYPE_CHECKING:
     from sagda.models import CNN as CNN
     from sagda.models import MLP as MLP
     from sagda.models import Equinox as Equinox
+    from sagda.models import Generator as Generator
     from sagda.models import Linear as Linear
     from sagda.problems import PROBLEMS as PROBLEMS
     from sagda.problems.auc import AUC as AUC
     from sagda.problems.base import Problem as Problem
     from sagda.problems.dro import DRO as DRO
+    from sagda.problems.gan import GAN as GAN
     from sagda.problems.quadratic import Quadratic as Quadratic
 
 __version__ = "0.1.0"
 
 _HOME = {
     "sagda.algorithms": "ALGORITHMS algorithm",
+    "sagda.algorithms.cd_ma": "cd_ma",
+    "sagda.algorithms.cd_mage": "cd_mage cd_mage_plus",
+    "sagda.algorithms.local_sgda": "local_sgda local_sgda_plus",
+    "sagda.algorithms.momentum_local_sgda": "momentum_local_sgda",
     "sagda.algorithms.parallel_sgda": "parallel_sgda",
     "sagda.algorithms.sagda": "sagda_i sagda_ii fsgda",
     "sagda.core": "Algorithm Objective Phase Point Rates Turn descend_ascend loop "
@@ -72,11 +86,12 @@ _HOME = {
     "sagda.functions": "entries softplus",
     "sagda.history": "History",
     "sagda.methods": "Method method",
-    "sagda.models": "CNN Equinox Linear MLP",
+    "sagda.models": "CNN Equinox Generator Linear MLP",
     "sagda.problems": "PROBLEMS",
     "sagda.problems.auc": "AUC",
     "sagda.problems.base": "Problem",
     "sagda.problems.dro": "DRO",
+    "sagda.problems.gan": "GAN",
     "sagda.problems.quadratic": "Quadratic",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}

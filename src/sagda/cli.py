@@ -57,7 +57,11 @@ File = Annotated[
     Path | None, said("A TOML file with the same keys as the flags; flags come first.")
 ]
 Name = Annotated[str | None, said("What to run: see `sagda list`.")]
-Names = Annotated[str | None, said("What to compare, with commas (default: all).")]
+FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
+Names = Annotated[
+    str | None,
+    said(f"What to compare, with commas, or `all` (default: {','.join(FOUR)})."),
+]
 Set = Annotated[
     list[str] | None,
     said(
@@ -131,6 +135,8 @@ def compare(
     """
     names = [n.strip() for n in algorithms.split(",")] if algorithms else None
     if names is None and config is None:
+        names = FOUR
+    elif names == ["all"]:
         from sagda.algorithms import ALGORITHMS
 
         names = list(ALGORITHMS)

@@ -62,7 +62,7 @@ class Config(BaseModel):
     )
 
     problem: str = "auc"
-    """What is solved: auc, dro or quadratic."""
+    """What is solved: auc, dro, gan or quadratic."""
     model: str = "linear"
     """What auc trains: linear, mlp, or cnn for square pictures."""
     data: str = "a9a"
@@ -74,7 +74,7 @@ class Config(BaseModel):
     positive: str | None = None
     """The label of the positive class (default: 1 for mnist and digits)."""
     per_class: Count | None = None
-    """Draw that many rows of each class first (default: 5000 for mnist)."""
+    """Draw that many rows of each class first (default: for mnist 5000, gan 1000)."""
     algorithms: list[str] = ["sagda-i"]
     """What is run: see `sagda list`."""
     clients: Count | None = None
@@ -111,6 +111,8 @@ class Config(BaseModel):
     """Double precision."""
     layout: str = "auto"
     """How clients and seeds are laid out: auto, mapped, batched/2:clients, chunk-16."""
+    stream: Count | None = None
+    """Rows to hold on the device at a time (default: all that fit)."""
     grid: dict[str, list[int | float | str] | str] = {}
     """A sweep's values of parameters, or a range of them as in 0.001:0.1."""
     trials: Count | None = None

@@ -51,10 +51,12 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
             values["samples"] = config.samples or "all"
         else:
             values["clients"] = config.clients or 100
-        if config.data in ("mnist", "digits"):
+        # A GAN has no classes of its own: rows keep their labels.
+        gan = config.problem == "gan"
+        if config.data in ("mnist", "digits") and not gan:
             values["positive"] = config.positive or "1"
         if config.data == "mnist":
-            values["per_class"] = config.per_class or 5000
+            values["per_class"] = config.per_class or (1000 if gan else 5000)
     tables = {name: dict(table) for name, table in config.set.items() if table}
     for key, value in (assignments or {}).items():
         owner, dot, parameter = key.rpartition(".")
@@ -86,7 +88,11 @@ def options_of(name: str) -> list[str]:
         return [
             p for p in inspect.signature(Quadratic.make).parameters if p not in fixed
         ]
-    return ["lambda_1", "lambda_2", "alpha"] if name == "dro" else []
+    own = {
+        "dro": ["lambda_1", "lambda_2", "alpha"],
+        "gan": ["latent", "width", "noise", "l2"],
+    }
+    return own.get(name, [])
 
 
 def prepare(config: Config) -> Experiment:
@@ -141,7 +147,8 @@ def assemble(config: Config) -> Experiment:
     if config.problem == "auc":
         own = own | {"model": MODELS[config.model](table.features.shape[1])}
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
-    return Experiment(config, federation, problem, methods, data.test)
+    test = None if config.problem == "gan" else data.test
+    return Experiment(config, federation, problem, methods, test)
 
 
 def load_options(config: Config) -> dict[str, Any]:
@@ -184,5 +191,6 @@ def simulate_options(experiment: Experiment) -> dict[str, Any]:
         "eval_every": config.eval_every,
         "float64": config.float64,
         "layout": config.layout,
+        "stream": config.stream,
         "test": experiment.test,
     }

@@ -4,6 +4,7 @@ config.toml        the whole configuration; running it again repeats the run
 history.csv        one row per algorithm, seed and evaluated round
 summary.json       final and tail values, the split, the environment
 model.safetensors  the final x and y
+images.safetensors pictures that the first seed's x makes, if any
 checkpoint/        the newest durable state
 report.html        the page
 """
@@ -23,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 import sagda
-from sagda import durable
+from sagda import durable, gallery
 from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
@@ -216,6 +217,7 @@ def write_results(
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
     durable.write(folder / "model.safetensors", model)
+    gallery.keep(experiment.problem, runs, folder)
     summary = summarise(experiment, runs)
     if points:
         summary["points"] = points

@@ -166,6 +166,8 @@ def pick(trial: Any, key: str, values: Any) -> Any:
 
 
 def tail_of(run: Run) -> float:
-    """The mean over seeds of ||grad Phi||^2 in the last rounds; inf if one diverged."""
-    tail = run.history.tail("grad_phi_sq")
+    """The mean over seeds of what runs are judged by, in the last rounds; inf if one
+    diverged."""
+    judged = "grad_phi_sq" if "grad_phi_sq" in run.history.columns else "grad_x_sq"
+    tail = run.history.tail(judged)
     return float(tail.mean()) if np.isfinite(tail).all() else float("inf")

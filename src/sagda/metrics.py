@@ -11,7 +11,15 @@ from sagda.inner import maximise, norm_sq
 from sagda.keys import root_key
 from sagda.problems.base import Problem
 
-COLUMNS = ("grad_phi_sq", "phi", "f", "gap", "worst_client_loss")
+COLUMNS = (
+    "grad_phi_sq",
+    "phi",
+    "grad_x_sq",
+    "grad_y_sq",
+    "f",
+    "gap",
+    "worst_client_loss",
+)
 OPTIONAL = ("drift", "variate_lag", "potential")
 
 
@@ -43,20 +51,23 @@ def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
 def measure(
     problem: Problem, z: Point, rows: Any, weight: jax.Array, owner: jax.Array, M: int
 ) -> dict[str, jax.Array]:
-    """The columns that every problem has."""
-    best = outer(problem, z, rows, weight)
+    """The columns of a problem: those of Phi, or without it both gradients of f."""
     losses = problem.loss(z, rows, root_key(0))
     per_client = jnp.zeros(M, losses.dtype).at[owner].add(M * weight * losses)
     f = weight @ losses
-    columns = {
-        "grad_phi_sq": norm_sq(best.grad),
-        "phi": best.phi,
-        "f": f,
-        "gap": best.phi - f,
-        "worst_client_loss": per_client.max(),
-    }
-    if best.residual is not None:
-        columns["inner_residual"] = best.residual
+    columns = {"f": f, "worst_client_loss": per_client.max()}
+    if problem.measures_phi:
+        best = outer(problem, z, rows, weight)
+        columns |= {
+            "grad_phi_sq": norm_sq(best.grad),
+            "phi": best.phi,
+            "gap": best.phi - f,
+        }
+        if best.residual is not None:
+            columns["inner_residual"] = best.residual
+    else:
+        grad = jax.grad(lambda z: mean_loss(problem, z, rows, weight))(z)
+        columns |= {"grad_x_sq": norm_sq(grad.x), "grad_y_sq": norm_sq(grad.y)}
     return columns | problem.metrics(z, rows, weight)
 
 

@@ -51,11 +51,14 @@ class Network(abc.ABC):
     def init(self, key: Key) -> PyTree:
         return eqx.filter(self.build(key), eqx.is_inexact_array)
 
-    def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
+    def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
+        """What the module returns, row by row."""
         # Arrays of parameters made here are not used, and so never computed.
         _, fixed = eqx.partition(self.build(jax.random.key(0)), eqx.is_inexact_array)
-        module = eqx.combine(parameters, fixed)
-        return jax.vmap(module)(features).reshape(len(features))
+        return jax.vmap(eqx.combine(parameters, fixed))(features)
+
+    def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
+        return self.outputs(parameters, features).reshape(len(features))
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,30 @@ class MLP(Network):
 
     def build(self, key: Key) -> Any:
         return eqx.nn.MLP(self.features, "scalar", self.width, self.depth, key=key)
+
+
+@dataclass(frozen=True)
+class Generator(Network):
+    """A perceptron from noise to rows with entries in (0, 1)."""
+
+    latent: int
+    features: int
+    width: int = 64
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("latent", "features", "width", "depth"):
+            check.integer(name, getattr(self, name), low=1)
+
+    def build(self, key: Key) -> Any:
+        return eqx.nn.MLP(
+            self.latent,
+            self.features,
+            self.width,
+            self.depth,
+            final_activation=jax.nn.sigmoid,
+            key=key,
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from sagda import durable
+from sagda import durable, gallery
 from sagda.check import BadValue
 from sagda.results import AXES, LOGARITHMIC, METRICS, Results, read_results
 
@@ -41,8 +41,7 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
     log = metric in LOGARITHMIC
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
     form = ".0e" if log else "~g"
-    line = [DASHES[i % len(DASHES)] for i in range(len(names))]
-    paint = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
+    line, paint = zip(*map(style, range(len(names))), strict=True)
     legend = alt.Legend(
         title=None,
         orient="top",
@@ -73,6 +72,12 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
         layers = band + layers
     chart = layers.properties(width="container", height=360)
     return plain(chart)
+
+
+def style(i: int) -> tuple[list[int], str]:
+    """Dash and colour of the i-th curve; colours come again with other dashes."""
+    turn = i // len(COLOURS)
+    return DASHES[(i + turn) % len(DASHES)], COLOURS[i % len(COLOURS)]
 
 
 def plain(chart: Any) -> dict[str, Any]:
@@ -107,15 +112,13 @@ def heat_map(found: Results) -> dict[str, Any]:
     )
     known = [row["error"] for row in rows if row["error"] is not None]
     # Whatever is worse than the start has the start's colour.
-    start = max(
-        columns["grad_phi_sq"][:, 0].mean() for columns in found.columns.values()
-    )
+    start = max(columns[found.main][:, 0].mean() for columns in found.columns.values())
     ends = [min(known, default=start), min(max(known, default=start), start)]
     middle = math.sqrt(ends[0] * ends[1])
     scale = alt.Scale(
         type="log", scheme="viridis", reverse=True, domain=ends, clamp=True
     )
-    legend = alt.Legend(title=METRICS["grad_phi_sq"], format=".0e", tickCount=4)
+    legend = alt.Legend(title=METRICS[found.main], format=".0e", tickCount=4)
     paint = alt.Color("error:Q", scale=scale, legend=legend)
     whole = (
         base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
@@ -215,13 +218,17 @@ def write_page(folder: Path) -> Path:
             ],
             [
                 "point" if found.points else "algorithm",
-                "until ‖∇Φ‖² ≤",
+                f"until {METRICS[found.main].partition('(')[0]}‖² ≤",
                 "rounds",
                 "samples",
                 "bytes",
             ],
         ),
         targets_note="Means over seeds; a dash where a seed never came there.",
+        images="".join(
+            gallery.figure(name, gallery.grid(pictures))
+            for name, pictures in gallery.read(folder).items()
+        ),
         split=html.escape(
             f"{split['clients']} clients of {split['smallest']} to {split['largest']} "
             f"rows; split {split['hash']}"
@@ -269,6 +276,10 @@ def write_figures(folder: Path) -> list[Path]:
             path = out / f"{name}.{kind}"
             durable.write(path, picture(spec, kind))
             made.append(path)
+    for name, pictures in gallery.read(folder).items():
+        path = out / f"images-{name}.png"
+        durable.write(path, gallery.grid(pictures))
+        made.append(path)
     return made
 
 

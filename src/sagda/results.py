@@ -13,6 +13,10 @@ from sagda.history import History
 
 METRICS = {
     "grad_phi_sq": "‖∇Φ(x)‖²",
+    "grad_x_sq": "‖∇ₓf(x, y)‖²",
+    "grad_y_sq": "‖∇ᵧf(x, y)‖²",
+    "frechet": "Fréchet distance",
+    "f": "f(x, y)",
     "gap": "Φ(x) − f(x, y)",
     "phi": "Φ(x)",
     "worst_client_loss": "worst client",
@@ -26,7 +30,14 @@ AXES = {
     "megabytes": "megabytes, both directions",
     "seconds": "seconds in rounds",
 }
-LOGARITHMIC = ("grad_phi_sq", "gap", "distance_sq")
+LOGARITHMIC = (
+    "grad_phi_sq",
+    "grad_x_sq",
+    "grad_y_sq",
+    "frechet",
+    "gap",
+    "distance_sq",
+)
 TAIL = 100  # rounds
 
 
@@ -46,7 +57,13 @@ class Results(NamedTuple):
     @property
     def metrics(self) -> list[str]:
         held = next(iter(self.columns.values()))
-        return [name for name in METRICS if name in held]
+        # Beside Phi, f says little.
+        return [n for n in METRICS if n in held and not (n == "f" and "phi" in held)]
+
+    @property
+    def main(self) -> str:
+        """What runs are judged by."""
+        return self.metrics[0]
 
     @property
     def points(self) -> dict[str, dict[str, Any]]:
@@ -59,7 +76,7 @@ class Results(NamedTuple):
         if not self.points:
             return list(self.columns)
         error = {
-            name: self.history(name).tail("grad_phi_sq", TAIL).mean()
+            name: self.history(name).tail(self.main, TAIL).mean()
             for name in self.columns
         }
         return sorted(error, key=lambda n: (not math.isfinite(error[n]), error[n]))
@@ -77,7 +94,7 @@ class Results(NamedTuple):
         keys = list(next(iter(self.points.values())))[:2]
         best: dict[tuple, dict[str, Any]] = {}
         for name in reversed(self.ranked):
-            error = float(self.history(name).tail("grad_phi_sq", TAIL).mean())
+            error = float(self.history(name).tail(self.main, TAIL).mean())
             place = {key: self.points[name][key] for key in keys}
             found = error if math.isfinite(error) and error > 0 else None
             best[tuple(place.values())] = place | {"error": found}
@@ -88,7 +105,9 @@ class Results(NamedTuple):
         """The columns of `table`."""
         auc = ["test AUC"] if "auc_test" in self.metrics else []
         tail = f"last {min(TAIL, self.summary['rounds'])} rounds"
-        return ["final ‖∇Φ‖²", tail, *auc, "samples", "bytes", "s"]
+        auc += ["Fréchet"] if "frechet" in self.metrics else []
+        symbol = METRICS[self.main].partition("(")[0] + "‖²"
+        return [f"final {symbol}", tail, *auc, "samples", "bytes", "s"]
 
     def history(self, name: str) -> History:
         """The history of an algorithm; seeds go by their places."""
@@ -100,10 +119,12 @@ class Results(NamedTuple):
         out = {}
         for name in self.ranked:
             columns = self.columns[name]
-            tail = self.history(name).tail("grad_phi_sq", TAIL)
-            cells = [spread(columns["grad_phi_sq"][:, -1]), spread(tail)]
+            tail = self.history(name).tail(self.main, TAIL)
+            cells = [spread(columns[self.main][:, -1]), spread(tail)]
             if "auc_test" in columns:
                 cells.append(spread(columns["auc_test"][:, -1], "{:.4f}", "{:.4f}"))
+            if "frechet" in columns:
+                cells.append(spread(columns["frechet"][:, -1], "{:.3g}", "{:.1g}"))
             total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
             cells += [
                 f"{columns['samples'][:, -1].mean():,.0f}",
@@ -115,7 +136,7 @@ class Results(NamedTuple):
 
     def targets(self) -> list[float]:
         """Three values of epsilon: powers of ten between the start and the best end."""
-        errors = [c["grad_phi_sq"] for c in self.columns.values()]
+        errors = [c[self.main] for c in self.columns.values()]
         start = max(e[:, 0].mean() for e in errors)
         ends = [np.nanmin(e.mean(axis=0)) for e in errors]
         if not (math.isfinite(start) and min(ends) > 0 and start > min(ends)):
@@ -125,13 +146,14 @@ class Results(NamedTuple):
         return powers[-3:][::-1]
 
     def until(self, epsilon: float) -> dict[str, list[str]]:
-        """By algorithm: rounds, samples and bytes until ‖∇Φ‖² first is at most epsilon.
+        """By algorithm: rounds, samples and bytes until `main` is at most epsilon.
 
         The mean over seeds, or a dash if a seed never came there.
         """
         out = {}
         for name in self.columns:
-            mean = {k: v.mean() for k, v in self.history(name).until(epsilon).items()}
+            reached = self.history(name).until(epsilon, self.main)
+            mean = {k: v.mean() for k, v in reached.items()}
             out[name] = ["-"] * 3
             if math.isfinite(mean["rounds"]):
                 counts = f"{mean['rounds']:,.0f}", f"{mean['samples']:,.0f}"

@@ -67,7 +67,7 @@ class Display:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
-            TextColumn("||grad Phi||^2 {task.fields[error]}"),
+            TextColumn("{task.fields[error]}"),
             TimeRemainingColumn(),
             console=self.console,
             disable=quiet or not sys.stderr.isatty(),
@@ -89,17 +89,19 @@ class Display:
         total = self.config.rounds
         width = max(map(len, self.config.algorithms))
         self.tasks[name] = self.bars.add_task(
-            name.ljust(width), total=total, completed=first, rate="compiling", error="-"
+            name.ljust(width), total=total, completed=first, rate="compiling", error=""
         )
 
     def progress(self, name: str, now: runs.Progress) -> None:
         then = self.first.setdefault(name, (now.round, now.seconds))
         rounds, seconds = now.round - then[0], now.seconds - then[1]
         rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
-        found = now.latest["grad_phi_sq"]
+        symbol, found = "||grad_x f||^2", now.latest.get("grad_x_sq")
+        if found is None:
+            symbol, found = "||grad Phi||^2", now.latest["grad_phi_sq"]
         # A sweep shows its best point: some always diverge.
         value = np.nanmin(found, initial=np.inf) if self.config.grid else found.mean()
-        error = f"{value:.1e}"
+        error = f"{symbol} {value:.1e}"
         self.bars.update(self.tasks[name], completed=now.round, rate=rate, error=error)
 
     def warn(self, message: str) -> None:

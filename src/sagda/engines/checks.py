@@ -33,6 +33,7 @@ def check_run(
     metrics: str | Sequence[str] = (),
     test: Table | None = None,
     layout: str = "auto",
+    stream: int | None = None,
 ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
     """Look at what `simulate` is given; cohort, seeds and metrics in plain form."""
     check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
@@ -56,6 +57,8 @@ def check_run(
     metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
     check.kind("layout", layout, str, "such as 'auto'")
     parse(layout)
+    if stream is not None:
+        check.integer("stream", stream, low=1)
     check_algorithm(method, metrics)
     problem.check(federation)
     if test is not None:

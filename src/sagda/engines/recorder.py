@@ -71,7 +71,8 @@ class Recorder:
         self.test = None
         if test is not None:
             columns = Table(test.features, test.label)
-            put = lambda a: on_device(a, view.weight.dtype)
+            (device,) = view.weight.devices()
+            put = lambda a: on_device(a, view.weight.dtype, device=device)
             self.test = jax.tree.map(put, columns)
         self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}

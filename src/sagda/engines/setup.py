@@ -1,6 +1,6 @@
 """What stays the same over a run, as compiled programs take it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -36,13 +36,14 @@ class Setup:
         batch_size: int | None,
         dropout: float = 0.0,
         mesh: Mesh | None = None,
+        held: int | None = None,
     ) -> "Setup":
-        """On the devices of `mesh`, floats as `dtype`."""
+        """On the devices of `mesh`, floats as `dtype`; `held` rows if not all."""
         put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
         size = federation.size
         clients = Clients(
             put(problem),
-            put(numbers(federation.data)),
+            put(first_rows(federation.data, held)),
             put(federation.start),
             put(size),
             count=federation.clients,
@@ -67,10 +68,19 @@ class View:
     owner: jax.Array  # [rows]
 
     @classmethod
-    def of(cls, clients: Clients, federation: Federation, dtype: Any) -> "View":
-        # One device looks; the copy that the programs use there will do.
-        near = jax.tree.map(lambda a: a.addressable_shards[0].data, clients)
-        put = lambda a: on_device(a, dtype)
+    def of(
+        cls, setup: Setup, federation: Federation, dtype: Any, held: int | None = None
+    ) -> "View":
+        """One device looks; rows that are not all there are looked at by the host."""
+        device = None if held is None else jax.local_devices(backend="cpu")[0]
+        put = lambda a: on_device(a, dtype, device=device)
+        if held is None:
+            # The copy that the programs use there will do.
+            near = jax.tree.map(lambda a: a.addressable_shards[0].data, setup.clients)
+        else:
+            table, start = numbers(federation.data), federation.start
+            near = replace(setup.clients, table=table, start=start)
+            near = jax.tree.map(put, jax.device_get(near))
         return cls(near, put(federation.weight), put(federation.owner))
 
 
@@ -79,7 +89,13 @@ def numbers(data: PyTree) -> PyTree:
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
-def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
+def first_rows(data: PyTree, count: int | None) -> PyTree:
+    return jax.tree.map(lambda column: column[:count], numbers(data))
+
+
+def on_device(
+    array: Any, dtype: Any, mesh: Mesh | None = None, device: Any = None
+) -> jax.Array:
     """Floats in the run's precision, whole numbers in 32 bits, truth values as such.
 
     A memory-mapped column of the right type is not copied: processors read the file.
@@ -92,7 +108,7 @@ def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
         )
     array = array.astype(kinds[array.dtype.kind], copy=False)
     if mesh is None:
-        return jax.device_put(array, jax.local_devices()[0])
+        return jax.device_put(array, device or jax.local_devices()[0])
     return placed(array, NamedSharding(mesh, PartitionSpec()))
 
 

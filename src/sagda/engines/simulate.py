@@ -1,32 +1,27 @@
 """`simulate`: a whole run on one machine, from checks to history."""
 
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as Spec
 
 from sagda import check
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import check_loss, check_run, check_starts, given_starts
-from sagda.engines.layout import Layout, resolve
+from sagda.engines.lanes import Lanes
+from sagda.engines.layout import resolve
+from sagda.engines.loop import Loop
 from sagda.engines.recorder import Recorder
-from sagda.engines.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.engines.run import Progress, Run, checked_resume
-from sagda.engines.setup import Setup, View, fetch, placed
+from sagda.engines.setup import Setup, View
+from sagda.engines.stream import Stream, rows_to_hold
 from sagda.keys import key_of, root_key
-from sagda.machines import gathered
 from sagda.methods import Method, stack
 from sagda.problems.base import Problem
-
-CHUNK_SECONDS = 0.5
 
 
 class DivergenceWarning(UserWarning):
@@ -50,6 +45,7 @@ def simulate(
     start: Point | None = None,
     float64: bool = False,
     layout: str = "auto",
+    stream: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
@@ -81,10 +77,13 @@ def simulate(
             through clients one after the other, `batched` takes all at once,
             `chunk-16` that many; `/2` uses two devices, which share `:runs` or
             `:clients`. Results agree to rounding; `run.layout` has the choice.
+        stream: rows to hold on the device at a time. Those of the coming cohorts are
+            brought there, and evaluations stay with the host. If None, all rows, or as
+            many as an accelerator has room for.
         progress: called after each chunk.
         resume: a run of the same configuration to go on from, or its `arrays`.
 
-    Neither `chunk`, `eval_every` nor `resume` changes any result.
+    Neither `chunk`, `eval_every`, `stream` nor `resume` changes any result.
 
     Examples:
         >>> from sagda import Quadratic, fsgda
@@ -109,6 +108,7 @@ def simulate(
         start=start,
         float64=float64,
         layout=layout,
+        stream=stream,
         progress=progress,
         resume=resume,
     )
@@ -134,6 +134,7 @@ def run_side_by_side(
     start: Point | None = None,
     float64: bool = False,
     layout: str = "auto",
+    stream: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
@@ -152,6 +153,7 @@ def run_side_by_side(
         "metrics": metrics,
         "test": test,
         "layout": layout,
+        "stream": stream,
     }
     checked = [check_run(m, problem, federation, **options) for m in methods]
     cohort, seeds, metrics = checked[0]
@@ -170,13 +172,15 @@ def run_side_by_side(
         starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
         z = jax.tree.map(lambda a: a[0], starts)
         shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
-        setup = Setup.of(problem, federation, dtype, **shape)
+        held = rows_to_hold(federation, dtype, stream)
+        setup = Setup.of(problem, federation, dtype, **shape, held=held)
         check_loss(setup, z)
         algorithm = methods[0].build()
         chosen = resolve(layout, setup, algorithm, z, len(seeds))
         if chosen.devices > 1:
-            setup = Setup.of(problem, federation, dtype, **shape, mesh=chosen.mesh)
-        view = View.of(setup.clients, federation, dtype)
+            shape |= {"mesh": chosen.mesh}
+            setup = Setup.of(problem, federation, dtype, **shape, held=held)
+        view = View.of(setup, federation, dtype, held)
         recorder = Recorder(view, algorithm, z, seeds, test, metrics)
         setting = {
             "method": "; ".join(dict.fromkeys(map(repr, methods))),
@@ -191,7 +195,10 @@ def run_side_by_side(
             "test": "none" if test is None else f"{len(test.label)} rows",
         }
         lanes = Lanes.of(chosen, stack(methods, dtype), keys, starts)
-        loop = Loop(setup, chosen, lanes, recorder, setting)
+        bring = None
+        if held is not None:
+            bring = Stream(federation, dtype, algorithm, keys, held, setup, chosen)
+        loop = Loop(setup, chosen, lanes, recorder, setting, bring)
         if resume is not None:
             expected, _ = jax.eval_shape(loop.programs.begin, setup, *lanes)
             expected = lanes.first(expected, len(seeds))
@@ -201,146 +208,6 @@ def run_side_by_side(
             )
         carry, t = loop.begin(resume)
         return loop.run(carry, t, rounds, eval_every, chunk, progress)
-
-
-class Lanes(NamedTuple):
-    """What the runs side by side differ in, each leaf with the runs as first axis."""
-
-    method: Method
-    keys: Any
-    starts: Point
-
-    @classmethod
-    def of(cls, layout: Layout, method: Method, keys: Any, starts: Point) -> "Lanes":
-        return cls(*shared((method, keys, starts), layout, Spec("runs")))
-
-    @staticmethod
-    def first(tree: Any, count: int) -> Any:
-        """Without the runs that fill up the devices."""
-
-        def cut(a: Any) -> Any:
-            if isinstance(a, jax.ShapeDtypeStruct):
-                return jax.ShapeDtypeStruct((count, *a.shape[1:]), a.dtype)
-            return a[:count]
-
-        return jax.tree.map(cut, tree)
-
-
-def shared(tree: Any, layout: Layout, spec: Spec | Carry) -> Any:
-    """Arrays with runs first on the layout's devices, the last run filling up."""
-
-    def put(spec: Spec, part: Any) -> Any:
-        def one(a: Any) -> Any:
-            more = -len(a) % layout.runs
-            if more:
-                a = jnp.concatenate([a, *[a[-1:]] * more])
-            if layout.devices == 1:
-                # A copy: the programs write over what they are given. And committed to
-                # the device, as what the programs return is, to compile once.
-                return jax.device_put(jnp.array(a), jax.local_devices()[0])
-            return placed(a, NamedSharding(layout.mesh, spec))
-
-        return jax.tree.map(one, part)
-
-    return jax.tree.map(put, spec, tree, is_leaf=lambda s: isinstance(s, Spec))
-
-
-class Loop:
-    """The rounds of a run, chunk by chunk."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        layout: Layout,
-        lanes: Lanes,
-        recorder: Recorder,
-        setting: dict[str, str],
-    ):
-        self.setup, self.layout, self.lanes = setup, layout, lanes
-        self.recorder, self.setting = recorder, setting
-        self.seeds = len(recorder.seeds)
-        self.split = is_split(layout, setup.cohort, setup.clients.count)
-        self.programs = programs(layout, self.split)
-        self.compile_seconds = 0.0
-
-    def begin(self, resume: Run | None) -> tuple[Carry, int]:
-        """The first carry and round, and the compiled programs."""
-        clock = time.perf_counter()
-        if resume:
-            specs = carry_specs(self.layout, self.split)
-            carry, t = shared(resume.carry, self.layout, specs), resume.round
-            self.recorder.go_on(resume.history, resume.ledger)
-        else:
-            carry, tally = self.programs.begin(self.setup, *self.lanes)
-            self.recorder.open(self.fetched(tally))
-            t = 0
-        # No rounds, but the program is there afterwards.
-        carry, _ = self.advance(carry, t, t)
-        if not resume:
-            self.recorder.evaluate(self.fetched(self.seen(carry)), t)
-        self.compile_seconds = time.perf_counter() - clock
-        return carry, t
-
-    def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
-        span = np.int32(first), np.int32(last)
-        method, keys, _ = self.lanes
-        out = self.programs.advance(self.setup, method, keys, carry, *span)
-        carry, tally = jax.block_until_ready(out)
-        return carry, self.fetched(tally)
-
-    def fetched(self, tree: Any) -> Any:
-        """On the host, without the runs that fill up the devices."""
-        return Lanes.first(fetch(tree), self.seeds)
-
-    def seen(self, carry: Carry) -> Carry:
-        """What an evaluation needs: memories only where they are asked for."""
-        asked = "variate_lag" in self.recorder.metrics
-        return carry if asked else carry._replace(memory=None)
-
-    def run(
-        self,
-        carry: Carry,
-        t: int,
-        rounds: int,
-        every: int,
-        chunk: int | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> Run:
-        recorder, pace = self.recorder, 1
-        broken = self.fetched(carry.broken)
-        while t < rounds and (broken < 0).any():
-            stop = min(rounds, t + (chunk or pace), t + every - t % every)
-            clock = time.perf_counter()
-            carry, tally = self.advance(carry, t, stop)
-            seconds = time.perf_counter() - clock
-            recorder.count(tally, seconds)
-            if chunk is None and every > 1:
-                # Chunks are cut at the same rounds in every process.
-                seconds = float(gathered(seconds)[0])
-            if seconds < CHUNK_SECONDS / 2:
-                pace *= 2
-            elif seconds > CHUNK_SECONDS:
-                pace = max(1, pace // 2)
-            t, broken = stop, self.fetched(carry.broken)
-            if t % every == 0 or t == rounds or (broken >= 0).all():
-                recorder.evaluate(self.fetched(self.seen(carry)), t)
-            if progress is not None:
-                snapshot = partial(self.snapshot, carry, t)
-                took = recorder.ledger.seconds
-                progress(Progress(t, rounds, took, recorder.latest, snapshot))
-        return self.snapshot(carry, t)
-
-    def snapshot(self, carry: Carry, t: int) -> Run:
-        recorder = self.recorder
-        return Run(
-            recorder.history,
-            self.fetched(carry),
-            t,
-            recorder.ledger,
-            self.compile_seconds,
-            self.setting,
-            str(self.layout),
-        )
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:

@@ -2,7 +2,7 @@
 
 import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -21,6 +21,9 @@ class Problem(abc.ABC):
     its floats and arrays are arguments of compiled programs, its whole numbers, names
     and functions shape them. Only `init` and `loss` must be written.
     """
+
+    # Whether Phi(x) = max over y can be had; without it gradients of f are measured.
+    measures_phi: ClassVar[bool] = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Without the decorator, fields set in __init__ would be lost on the way into
@@ -71,3 +74,7 @@ class Problem(abc.ABC):
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
         """More columns for the history."""
         return {}
+
+    def pictures(self, x: PyTree) -> jax.Array | None:
+        """[count, height, width] in [0, 1], to look at, where x makes pictures."""
+        return None

@@ -1,0 +1,70 @@
+"""Momentum Local SGDA: directions that remember, averaged together with the iterate."""
+
+from typing import NamedTuple
+
+from sagda.core import Algorithm, Phase, Point, Rates, loop, zeros_like
+from sagda.methods import method
+
+
+class Moving(NamedTuple):
+    z: Point  # (x_t, y_t)
+    d: Point  # the mean direction
+
+
+@method
+def momentum_local_sgda(
+    *,
+    local_lr: Rates = Rates(0.01, 0.01),
+    local_steps: int = 10,
+    momentum: float = 0.3,
+) -> Algorithm:
+    """Momentum Local SGDA: each step goes along a running mean of gradients.
+
+    0. Before the first round every client answers with a gradient at z_0; their mean
+       is d_0.
+    1. The server sends z_t and d_t; client i in S_t repeats K times: a step along d,
+       then d = (1 - b) d + b grad f_i(z; xi_k) at the new z.
+    2. z_{t+1} and d_{t+1} are the means of where they ended.
+
+    Args:
+        local_lr: the step sizes, alpha eta_x and alpha eta_y in the paper.
+        local_steps: K.
+        momentum: b, beta alpha in the paper, where beta is about 3; 1 forgets all but
+            the last gradient.
+
+    Examples:
+        >>> momentum_local_sgda(momentum=0.5).arguments["momentum"]
+        0.5
+
+    Reference: Sharma, Panda, Joshi, Varshney, "Federated Minimax Optimization:
+    Improved Convergence Analyses and Algorithms", ICML 2022.
+    """
+
+    def init(z):
+        return Moving(z, zeros_like(z))
+
+    def first(f, z, memory, turn):
+        return f.grad(z, f.draw(turn.key("direction"))), memory
+
+    def gather(state, d, share, t):
+        return state._replace(d=d)
+
+    def local(f, state, memory, turn):
+        lr = local_lr.at(turn.round)
+
+        def step(now, xi):
+            z = f.step(now.z, now.d, lr)
+            return Moving(z, (1 - momentum) * now.d + momentum * f.grad(z, xi))
+
+        end = loop(step, state, f.draw(turn.key("step"), local_steps))
+        return (end.z - state.z, end.d), memory
+
+    def update(state, mean, share, t):
+        delta, d = mean
+        return Moving(state.z + delta, d)
+
+    return Algorithm(
+        init,
+        phases=(Phase("local", local, update, delta=lambda r: r[0]),),
+        opening=(Phase("direction", first, gather, lambda state: state.z),),
+    )

@@ -1,0 +1,121 @@
+"""`Loop`: the rounds of a run, chunk by chunk, with evaluations between them."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from sagda.engines.lanes import Lanes, shared
+from sagda.engines.layout import Layout
+from sagda.engines.recorder import Recorder
+from sagda.engines.rounds import Carry, Tally, carry_specs, is_split, programs
+from sagda.engines.run import Progress, Run
+from sagda.engines.setup import Setup, fetch
+from sagda.engines.stream import Stream
+from sagda.machines import gathered
+
+CHUNK_SECONDS = 0.5
+
+
+class Loop:
+    """The rounds of a run, chunk by chunk."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        layout: Layout,
+        lanes: Lanes,
+        recorder: Recorder,
+        setting: dict[str, str],
+        stream: Stream | None,
+    ):
+        self.setup, self.layout, self.lanes = setup, layout, lanes
+        self.recorder, self.setting, self.stream = recorder, setting, stream
+        self.seeds = len(recorder.seeds)
+        self.split = is_split(layout, setup.cohort, setup.clients.count)
+        self.programs = programs(layout, self.split)
+        self.compile_seconds = 0.0
+
+    def begin(self, resume: Run | None) -> tuple[Carry, int]:
+        """The first carry and round, and the compiled programs."""
+        clock = time.perf_counter()
+        if resume:
+            specs = carry_specs(self.layout, self.split)
+            carry, t = shared(resume.carry, self.layout, specs), resume.round
+            self.recorder.go_on(resume.history, resume.ledger)
+        else:
+            carry, tally = self.programs.begin(self.setup, *self.lanes)
+            self.recorder.open(self.fetched(tally))
+            t = 0
+        # No rounds, but the program is there afterwards.
+        carry, _ = self.advance(carry, t, t)
+        if not resume:
+            self.recorder.evaluate(self.fetched(self.seen(carry)), t)
+        self.compile_seconds = time.perf_counter() - clock
+        return carry, t
+
+    def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
+        span = np.int32(first), np.int32(last)
+        method, keys, _ = self.lanes
+        out = self.programs.advance(self.setup, method, keys, carry, *span)
+        carry, tally = jax.block_until_ready(out)
+        return carry, self.fetched(tally)
+
+    def fetched(self, tree: Any) -> Any:
+        """On the host, without the runs that fill up the devices."""
+        return Lanes.first(fetch(tree), self.seeds)
+
+    def seen(self, carry: Carry) -> Carry:
+        """What an evaluation needs: memories only where they are asked for."""
+        asked = "variate_lag" in self.recorder.metrics
+        return carry if asked else carry._replace(memory=None)
+
+    def run(
+        self,
+        carry: Carry,
+        t: int,
+        rounds: int,
+        every: int,
+        chunk: int | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Run:
+        recorder, pace = self.recorder, 1
+        broken = self.fetched(carry.broken)
+        while t < rounds and (broken < 0).any():
+            stop = min(rounds, t + (chunk or pace), t + every - t % every)
+            clock = time.perf_counter()
+            if self.stream:
+                self.setup, stop = self.stream.bring(self.setup, t, stop)
+            carry, tally = self.advance(carry, t, stop)
+            seconds = time.perf_counter() - clock
+            recorder.count(tally, seconds)
+            if chunk is None and every > 1:
+                # Chunks are cut at the same rounds in every process.
+                seconds = float(gathered(seconds)[0])
+            if seconds < CHUNK_SECONDS / 2:
+                pace *= 2
+            elif seconds > CHUNK_SECONDS:
+                pace = max(1, pace // 2)
+            t, broken = stop, self.fetched(carry.broken)
+            if t % every == 0 or t == rounds or (broken >= 0).all():
+                recorder.evaluate(self.fetched(self.seen(carry)), t)
+            if progress is not None:
+                snapshot = partial(self.snapshot, carry, t)
+                took = recorder.ledger.seconds
+                progress(Progress(t, rounds, took, recorder.latest, snapshot))
+        return self.snapshot(carry, t)
+
+    def snapshot(self, carry: Carry, t: int) -> Run:
+        recorder = self.recorder
+        return Run(
+            recorder.history,
+            self.fetched(carry),
+            t,
+            recorder.ledger,
+            self.compile_seconds,
+            self.setting,
+            str(self.layout),
+        )
