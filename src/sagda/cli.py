@@ -306,6 +306,64 @@ def page_of(folder: Path) -> str:
 
 
 @app.command
+def reproduce(
+    *figures: Annotated[
+        str,
+        said("fig1a to fig2d, partial, steps, local-rates, server-rates, gan, all."),
+    ],
+    quick: Annotated[
+        bool, said("A tenth of the rounds and two seeds, marked as such.")
+    ] = False,
+    out: Annotated[
+        Path | None, said("Where (default: reproduction, or reproduction-quick).")
+    ] = None,
+    smooth: Annotated[
+        int, said("Smooth curves over that many values; the paper has 5.")
+    ] = 1,
+    retune: Annotated[
+        bool, said("Choose the tuned rates anew, and write them to the folder.")
+    ] = False,
+    again: Annotated[bool, said("Run finished figures again.")] = False,
+    docs: Annotated[
+        Path | None, said("Also write the page as Markdown, with its pictures.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Run the paper's figures with error bars, and judge its claims by them.
+
+    Stopped, it goes on where it was; finished figures are not run again.
+
+    Examples: `sagda reproduce fig1c`, `sagda reproduce all --quick`
+    """
+    from sagda.reproduction.figures import chosen
+
+    names = chosen(list(figures))
+    check.integer("smooth", smooth, low=1)
+    start_jax()
+    from sagda.folder import Stopped
+    from sagda.report import drawing
+    from sagda.reproduction import command
+    from sagda.reproduction.run import Plan
+
+    drawing()  # before hours of work, not after
+    out = out or Path("reproduction-quick" if quick else "reproduction")
+    say = lambda line: print(line, file=sys.stderr)
+    plan = Plan.of(names, out, quick=quick, retune=retune, say=say)
+    try:
+        result = command.reproduce(
+            plan, again=again, window=smooth, docs=docs, quiet=json
+        )
+    except Stopped as stopped:
+        print(f"stopped in {stopped}; the same command goes on.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    if json:
+        print(json_module.dumps(result))
+    else:
+        command.show(result)
+    return 0
+
+
+@app.command
 def report(
     folder: Folder,
     /,

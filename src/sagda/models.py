@@ -89,7 +89,7 @@ class MLP(Network):
 
 @dataclass(frozen=True)
 class Generator(Network):
-    """A perceptron from noise to rows with entries in (0, 1)."""
+    """A perceptron from noise to rows with entries in (0, 1), dark at the start."""
 
     latent: int
     features: int
@@ -106,7 +106,7 @@ class Generator(Network):
             self.features,
             self.width,
             self.depth,
-            final_activation=jax.nn.sigmoid,
+            final_activation=lambda a: jax.nn.sigmoid(a - 2),
             key=key,
         )
 

@@ -283,10 +283,10 @@ def write_figures(folder: Path) -> list[Path]:
     return made
 
 
-def picture(spec: dict[str, Any], kind: str) -> bytes:
-    """A chart as a file's content."""
+def picture(spec: dict[str, Any], kind: str, width: int | None = 640) -> bytes:
+    """A chart as a file's content; charts side by side have widths of their own."""
     _, vl_convert = drawing()
-    fixed = spec | {"width": 640, "background": "white"}
+    fixed = spec | {"background": "white"} | ({"width": width} if width else {})
     if kind == "png":
         return vl_convert.vegalite_to_png(fixed, scale=2)
     if kind == "pdf":

@@ -1,0 +1,1 @@
+"""The paper's evaluation: figures as files, runs, tuning, evidence and verdicts."""

@@ -1,0 +1,154 @@
+"""`sagda reproduce`: figures one after the other, with the time left, to one page."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sagda.check import BadValue
+from sagda.data.datasets import load
+from sagda.engines import run as runs
+from sagda.folder import Watch
+from sagda.reproduction.claims import Found, verdicts
+from sagda.reproduction.page import blocks, write_html, write_markdown
+from sagda.reproduction.run import Job, Plan
+from sagda.terminal import Interrupt
+
+INTRO = """# The paper's evaluation, reproduced
+
+Every figure of the SAGDA paper, run again with several seeds and error bars, and every
+claim of its section 4 and appendix A with a verdict from those data. This page is
+written by
+
+```
+sagda reproduce all --docs docs/reproduction.md
+```
+
+from the results in `docs/evidence`; `sagda reproduce fig1c` runs one figure. *Paper*
+has the printed rates for all methods, *tuned* the best rates of each on one grid.
+"""
+
+
+class Display:
+    """One bar for everything; work is measured in seconds that were foreseen."""
+
+    def __init__(self, total: float, quiet: bool, stop: Interrupt):
+        self.console = Console(stderr=True, soft_wrap=True)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self.task = self.bars.add_task("starting", total=total)
+        self.done, self.stop = 0.0, stop
+        self.lines = not quiet and not sys.stderr.isatty()
+
+    def watch(self, job: Job) -> Watch:
+        begun, before = 0.0, self.done
+        config = job.config
+        batches = 1 if config.grid else len(config.algorithms)
+        each = job.work / batches
+
+        def started(name: str, first: int) -> None:
+            nonlocal begun
+            self.bars.update(self.task, description=f"{job.title}: {name}")
+            if self.lines:
+                self.say(f"{job.title}: {name}")
+
+        def progress(name: str, now: runs.Progress) -> None:
+            nonlocal begun
+            self.bars.update(
+                self.task, completed=before + begun + each * now.round / now.rounds
+            )
+            if now.round == now.rounds:
+                begun += each
+
+        self.done += job.work
+        return Watch(started, progress, self.say, self.stop, 20.0)
+
+    def skip(self, work: float) -> None:
+        self.done += work
+        self.bars.update(self.task, completed=self.done)
+
+    def say(self, message: str) -> None:
+        self.console.print(f"sagda: {message}", highlight=False, markup=False)
+
+
+def has_mnist(plan: Plan) -> str | None:
+    """What is missing, and how to get it."""
+    if not any(figure.needs_mnist for figure in plan.figures.values()):
+        return None
+    try:
+        load("mnist")
+    except BadValue as missing:
+        return str(missing)
+    return None
+
+
+def reproduce(
+    plan: Plan, *, again: bool, window: int, docs: Path | None, quiet: bool
+) -> dict[str, Any]:
+    """Run what is asked for and not there; then the page, and what it says."""
+    missing = has_mnist(plan)
+    left_out = [n for n, f in plan.figures.items() if missing and f.needs_mnist]
+    names = [name for name in plan.figures if name not in left_out]
+    found: Found = {}
+    with Interrupt() as stop:
+        total = sum(j.work for name in names for j in plan.jobs(plan.figures[name]))
+        display = Display(total, quiet, stop)
+        with display.bars:
+            if missing:
+                display.say(f"without {', '.join(left_out)}: {missing}")
+            for name in names:
+                kept = None if again else plan.kept(name)
+                if again:
+                    shutil.rmtree(plan.out / name, ignore_errors=True)
+                if kept is not None:
+                    found[name] = kept
+                    display.skip(sum(j.work for j in plan.jobs(plan.figures[name])))
+                    continue
+                found[name] = plan.run(name, display.watch)
+    content = list(blocks(plan.figures, found, plan.out, window))
+    page = plan.out / "index.html"
+    plan.out.mkdir(parents=True, exist_ok=True)
+    write_html(page, content)
+    if docs is not None:
+        write_markdown(docs, content, INTRO)
+        folder = docs.parent / "evidence"
+        folder.mkdir(exist_ok=True)
+        for name in found:
+            shutil.copyfile(plan.path(name), folder / f"{name}.json")
+    return {
+        "page": str(page),
+        "figures": names,
+        "left_out": left_out,
+        "missing": missing,
+        "verdicts": [
+            {
+                "claim": v.claim.text,
+                "setting": v.setting,
+                "verdict": v.word,
+                "why": v.why,
+            }
+            for v in verdicts(found)
+        ],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for head in ("verdict", "setting", "claim"):
+        table.add_column(head, no_wrap=head != "claim")
+    for row in result["verdicts"]:
+        table.add_row(row["verdict"], row["setting"], row["claim"])
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    if result["left_out"]:
+        print(f"left out: {', '.join(result['left_out'])}")
+    print(f"page: {result['page']}")
