@@ -24,6 +24,17 @@ U = 4 * 10  # bytes of one point
             {"local_steps": 5, "variate_batch": "all"},
             [(2, 2, 6, 35, 1)],
         ),
+        ("cd-ma", {"local_steps": 5}, [(1, 1, 5, 35, 0)]),
+        ("local-sgda", {"local_steps": 5}, [(1, 1, 5, 35, 0)]),
+        ("local-sgda-plus", {"local_steps": 5}, [(1.6, 1, 10, 70, 0)]),
+        ("momentum-local-sgda", {"local_steps": 5}, [(2, 2, 5, 35, 0)]),
+        ("cd-mage", {"local_steps": 5}, [(1, 1, 1, 0, 1), (1, 1, 10, 70, 0)]),
+        ("cd-mage-plus", {"local_steps": 5}, [(2, 1, 2, 0, 2), (1, 1, 10, 70, 0)]),
+        (
+            "cd-mage-plus",
+            {"local_steps": 5, "estimator": "client"},
+            [(1, 1, 1, 0, 1), (1, 1, 8, 56, 0)],
+        ),
     ],
 )
 def test_costs_of_a_round(name, options, phases):

@@ -11,7 +11,7 @@ from sagda import durable
 from sagda.results import Results, read_results
 
 AXES = {"round": "rounds", "samples": "samples per client", "bytes": "bytes"}
-KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet", "f", "auc_test")
+KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet")
 LAST = 0.2  # the share of a budget whose end is judged
 
 

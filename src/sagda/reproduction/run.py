@@ -25,6 +25,13 @@ class Job(NamedTuple):
     work: float  # in seconds, roughly
 
     @property
+    def finished(self) -> bool:
+        """Whether the folder holds the results of this very configuration."""
+        config = self.folder / "config.toml"
+        done = (self.folder / "summary.json").is_file() and config.is_file()
+        return done and config.read_text(encoding="utf-8") == write_toml(self.config)
+
+    @property
     def title(self) -> str:
         return " ".join(part for part in (self.figure, self.setting, self.part) if part)
 
@@ -99,7 +106,9 @@ class Plan(NamedTuple):
         figure = self.figures[name]
         curves: dict[str, dict] = {}
         for job in self.jobs(figure):
-            execute(prepare(job.config), job.folder, watch(job))
+            show = watch(job)
+            if not job.finished:
+                execute(prepare(job.config), job.folder, show)
             curves.setdefault(job.setting, {}).update(compact(job.folder, job.part))
         evidence = Evidence(name, self.quick, self.digests(name), curves)
         self.path(name).parent.mkdir(parents=True, exist_ok=True)

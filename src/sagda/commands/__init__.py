@@ -1,0 +1,1 @@
+"""The commands; nothing here imports JAX before a command needs it."""

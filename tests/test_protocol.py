@@ -1,0 +1,380 @@
+"""The protocol's machines under random faults: exact after every commit, or caught."""
+
+import random
+
+import pytest
+
+from sagda.protocol.client import Cache, Client
+from sagda.protocol.messages import Mismatch, Refusal, Reply
+from sagda.protocol.server import Book, Member, Server
+
+STEPS = 120
+NAMES = ("a", "b", "c", "d")
+
+
+class Crash(Exception):
+    """The server's process ends in the middle of what it does."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class World:
+    """A server, clients, their disks and a network, and faults drawn from a seed."""
+
+    def __init__(self, seed, server=Server, client=Client):
+        self.rng = random.Random(seed)
+        self.server_kind, self.client_kind = server, client
+        self.book = Book(
+            "run", "digest", 0, 0, (0, 0), {n: Member() for n in NAMES[:2]}
+        )
+        self.disks = {name: Cache() for name in NAMES}
+        self.wiped: set[str] = set()  # whose disk was lost since it was last whole
+        self.mail: list[tuple[str, object]] = []
+        self.sent = 0  # instructions so far; each carries its number
+        self.number: dict[tuple, int] = {}  # by client and ticket, the newest number
+        self.crashing: int | None = None  # at which save of the server
+        self.server = None
+        self.clients: dict[str, Client] = {}
+        self.start_server()
+        for name in NAMES:
+            self.start_client(name)
+
+    # What the machines are given.
+
+    def save_book(self, book):
+        if self.crashing is not None:
+            self.crashing -= 1
+            if self.crashing == 0:
+                raise Crash
+        self.book = book
+        if self.crashing is not None and self.crashing < 0:
+            raise Crash
+
+    def compute(self, name):
+        def work(told, memory):
+            new = self.rng.randrange(1 << 30)
+            return (told.message, new - (memory or 0)), new
+
+        return work
+
+    def check(self, phase, payload):
+        return None if len(payload) == 2 else Refusal("shape", "a pair is needed.")
+
+    @staticmethod
+    def renew(phase, memory, payload):
+        return (memory or 0) + payload[1]
+
+    def start_server(self):
+        clock = self.rng.randrange(4)  # a clock that goes back and forth
+        arguments = self.save_book, self.check, self.renew
+        self.crashing = None
+        self.server = self.server_kind(self.book, clock, *arguments)
+
+    def start_client(self, name):
+        self.clients[name] = self.client_kind(
+            self.disks[name],
+            lambda cache: self.disks.__setitem__(name, cache),
+            self.compute(name),
+            lambda: self.rng.getrandbits(128),
+        )
+
+    # What can happen.
+
+    def issue(self):
+        name = self.rng.choice(NAMES)
+        self.sent += 1
+        told = self.server.issue(name, "local", self.sent)
+        if told is not None:
+            self.number[name, told.ticket] = self.sent
+            self.mail.append((name, told))
+
+    def deliver(self):
+        """Any message, now or again later; some are lost."""
+        if not self.mail:
+            return
+        place = self.rng.randrange(len(self.mail))
+        name, message = self.mail[place]
+        fate = self.rng.random()
+        if fate < 0.85:
+            self.mail.pop(place)
+        if fate < 0.1:
+            return
+        if isinstance(message, Reply | Mismatch):
+            self.receive(name, message)
+        else:
+            answer = self.clients[name].handle(message)
+            if answer is not None and self.rng.random() > 0.1:
+                self.mail.append((name, answer))
+
+    def receive(self, name, reply):
+        refusal = self.server.receive(name, "local", reply)
+        if refusal is None:
+            told = self.number[name, reply.ticket]
+            if reply.payload[0] != told:
+                raise Violation("a reply to another instruction was accepted")
+
+    def close(self):
+        if not self.server.accepted:
+            return
+        if self.rng.random() < 0.15:
+            self.server.abandon()
+            return
+        members = self.server.renewed("local")
+        self.commit(members)
+
+    def commit(self, members):
+        if self.rng.random() < 0.2:
+            self.crashing = self.rng.choice((1, 0))  # before or after it is durable
+        total = sum(member.memory or 0 for member in members.values())
+        try:
+            self.server.commit((self.server.book.round + 1, total), members)
+        except Crash:
+            self.start_server()
+        self.crashing = None
+        self.verify()
+
+    def crash_server(self):
+        self.start_server()
+
+    def crash_client(self):
+        self.start_client(self.rng.choice(NAMES))
+
+    def lose_disk(self):
+        name = self.rng.choice(NAMES)
+        self.disks[name] = Cache()
+        self.wiped.add(name)
+        self.start_client(name)
+
+    def register(self):
+        name = self.rng.choice(NAMES)
+        change = self.server.join if self.rng.random() < 0.6 else self.server.leave
+        change(name)
+        total = sum(member.memory or 0 for member in self.book.members.values())
+        self.book = self.book._replace(state=(self.book.round, total))
+        self.server.book = self.book
+
+    # What must be true.
+
+    def verify(self):
+        """V is the sum of what clients hold, whichever way their files say it."""
+        book, total = self.book, 0
+        for name, member in book.members.items():
+            held = self.effective(name, member)
+            if held is None:
+                if name not in self.wiped:
+                    raise Violation(f"{name} lost the version that was accepted of it")
+                held = member.memory
+            if held != (member.memory or 0):
+                raise Violation(f"{name} holds {held}, the table {member.memory}")
+            total += held
+        if book.state != (book.round, total):
+            raise Violation(f"state {book.state}, sum {total} in round {book.round}")
+
+    def effective(self, name, member):
+        """The memory of a client's file that the server's record points at."""
+        cache = self.disks[name]
+        if member.version is None:
+            return 0
+        if cache.pending is not None and cache.pending.version == member.version:
+            return cache.pending.memory
+        if cache.committed == member.version:
+            self.wiped.discard(name)
+            return cache.memory
+        return None
+
+    def run(self, steps=STEPS):
+        events = [self.issue, self.deliver, self.close, self.crash_server]
+        events += [self.crash_client, self.lose_disk, self.register]
+        weights = [30, 60, 8, 1.5, 2, 0.7, 1.5]
+        for event in self.rng.choices(events, weights, k=steps):
+            event()
+        self.heal()
+
+    def heal(self):
+        """With a network that works, every member is accepted within three rounds."""
+        self.mail.clear()
+        waiting = set(self.book.members)
+        for _ in range(3):
+            self.server.abandon()
+            for name in sorted(self.book.members):
+                for _ in range(2):
+                    self.sent += 1
+                    told = self.server.issue(name, "local", self.sent)
+                    if told is None:
+                        break
+                    self.number[name, told.ticket] = self.sent
+                    answer = self.clients[name].handle(told)
+                    if answer is not None:
+                        self.receive(name, answer)
+            waiting -= set(self.server.accepted)
+            self.crashing = None
+            if self.server.accepted:
+                members = self.server.renewed("local")
+                total = sum(member.memory or 0 for member in members.values())
+                self.server.commit((self.server.book.round + 1, total), members)
+                self.verify()
+        if waiting:
+            raise Violation(f"{sorted(waiting)} were never accepted again")
+
+
+def survive(count, first=0, **kinds):
+    for seed in range(first, first + count):
+        try:
+            World(seed, **kinds).run()
+        except Violation as found:
+            raise Violation(f"seed {seed}: {found}") from None
+
+
+def test_two_thousand_schedules_of_faults_leave_everything_exact():
+    survive(2_000)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_schedules_of_faults_leave_everything_exact():
+    survive(100_000, first=10_000)
+
+
+class SameIncarnation(Server):
+    """Without R1."""
+
+    def born(self, book, clock):
+        return book._replace(incarnation=1)
+
+
+class AnyTicket(Server):
+    """Without R2 and R3's live ticket."""
+
+    def is_live(self, name, ticket):
+        return name in self.live
+
+
+class TwoWrites(Server):
+    """Without R5: the table first, then the state."""
+
+    def commit(self, state, members):
+        self.save(self.book._replace(members=dict(members)))
+        super().commit(state, members)
+
+
+class TellsEarly(Server):
+    """Without R6: what was accepted is told before it is durable."""
+
+    def issue(self, name, phase, message):
+        reply = self.accepted.pop(name, None)
+        told = super().issue(name, phase, message)
+        if reply is not None and told is not None:
+            self.accepted[name] = reply
+            return told._replace(accepted=reply.version)
+        return told
+
+
+class KeepsSilent(Server):
+    """Without R7."""
+
+    def mismatched(self, name):
+        return Refusal("mismatch", "")
+
+
+class ActsAgain(Client):
+    """Without R9."""
+
+    def is_old(self, told):
+        return False
+
+
+class CommitsAtOnce(Client):
+    """Without R11: what was computed is the client's own, accepted or not."""
+
+    def reconciled(self, told):
+        pending = self.cache.pending
+        if pending is None or told.memory is not None:
+            return super().reconciled(told)
+        return Cache(told.accepted, pending.memory, None, self.cache.high)
+
+
+class Forgetful(Client):
+    """Without R12: nothing is durable before the answer."""
+
+    def keep(self, cache):
+        self.cache = cache
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"server": SameIncarnation},
+        {"server": AnyTicket},
+        {"server": TwoWrites},
+        {"server": TellsEarly},
+        {"server": KeepsSilent},
+        {"client": ActsAgain},
+        {"client": CommitsAtOnce},
+        {"client": Forgetful},
+    ],
+    ids=["R1", "R2 and R3", "R5", "R6", "R7", "R9", "R11", "R12"],
+)
+def test_without_a_rule_the_schedules_find_it_out(kinds):
+    with pytest.raises(Violation):
+        survive(2_000, **kinds)
+
+
+def pair():
+    """A server with one member, and its client, without faults."""
+    world = World(0)
+    told = world.server.issue("a", "local", 7)
+    return world, told, world.clients["a"].handle(told)
+
+
+def test_a_reply_counts_once():
+    world, _, reply = pair()
+    assert world.server.receive("a", "local", reply) is None
+    assert world.server.receive("a", "local", reply).code == "twice"
+
+
+def test_a_reply_to_a_retired_ticket_is_refused():
+    world, _, reply = pair()
+    world.server.issue("a", "local", 8)
+    assert world.server.receive("a", "local", reply).code == "ticket"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"run": "another"}, "run"),
+        ({"config": "another"}, "config"),
+        ({"payload": (1, 2, 3)}, "shape"),
+    ],
+)
+def test_other_replies_are_refused_with_a_code(change, code):
+    world, _, reply = pair()
+    assert world.server.receive("a", "local", reply._replace(**change)).code == code
+    assert world.server.receive("a", "local", reply) is None
+
+
+def test_a_reply_from_another_memory_is_refused():
+    world, _, reply = pair()
+    wrong = reply._replace(base=reply.version)
+    assert world.server.receive("a", "local", wrong).code == "base"
+
+
+def test_strangers_are_refused():
+    world, _, reply = pair()
+    assert world.server.receive("z", "local", reply).code == "unknown"
+    assert world.server.issue("z", "local", 1) is None
+
+
+def test_an_instruction_that_comes_twice_gets_the_same_answer():
+    world, told, reply = pair()
+    assert world.clients["a"].handle(told) is reply
+    world.start_client("a")  # from its disk
+    assert world.clients["a"].handle(told) == reply
+
+
+def test_who_was_long_away_is_named():
+    world, _, reply = pair()
+    world.server.receive("a", "local", reply)
+    world.server.commit((1, 0), world.server.renewed("local"))
+    assert world.server.absent(1) == ["b"]
+    assert world.server.absent(2) == []
