@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from sagda import cli
+from sagda.reproduction import figures
+from sagda.reproduction.evidence import load
+from sagda.reproduction.page import Chart, blocks, write_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -135,3 +138,40 @@ def test_the_page_prints(page):
     page.emulate_media(media="print")
     assert not page.locator("#axis").is_visible()
     assert page.locator("#curves svg").is_visible()
+
+
+def test_every_figure_of_the_reproduction_opens_and_prints(browser, tmp_path):
+    """From the evidence that is kept with the docs."""
+    kept = Path(__file__).parents[1] / "docs" / "evidence"
+    found = {name: load(kept / f"{name}.json") for name in figures.ORDER}
+    content = list(blocks({n: figures.read(n) for n in found}, found, tmp_path, 5))
+    names = [block.name for block in content if isinstance(block, Chart)]
+    assert len(names) == 2 * len(figures.ORDER)
+    write_html(tmp_path / "index.html", content)
+    tab = browser.new_page(viewport={"width": 1100, "height": 900})
+    errors = []
+    tab.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto((tmp_path / "index.html").as_uri())
+    for name in names:
+        tab.wait_for_selector(f"#{name} svg .mark-line path")
+    assert errors == []
+    # On paper a figure is as wide as the page, and its text not below seven points.
+    tab.emulate_media(media="print")
+    tab.set_viewport_size({"width": 718, "height": 1000})
+    for name in names:
+        wide, small = tab.evaluate(
+            """name => {
+                const svg = document.querySelector(`#${name} svg`);
+                const box = svg.getBoundingClientRect();
+                const sizes = [...svg.querySelectorAll("text")].map(
+                    t => parseFloat(t.getAttribute("font-size")) || 12);
+                const scale = box.width / svg.viewBox.baseVal.width;
+                return [box.width, Math.min(...sizes) * scale];
+            }""",
+            name,
+        )
+        assert wide <= 718
+        assert small * 0.75 >= 7
+    assert tab.pdf(format="A4").startswith(b"%PDF")
+    tab.close()

@@ -124,6 +124,7 @@ def simulated(**options):
     return sagda.simulate(method, problem, clients, **common | options)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_history_of_one(tmp_path):
     """And go on from half-way to the same bits."""
     port = free_port()

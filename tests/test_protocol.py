@@ -53,9 +53,9 @@ class World:
             raise Crash
 
     def compute(self, name):
-        def work(told, memory):
+        def work(told, memory, kept):
             new = self.rng.randrange(1 << 30)
-            return (told.message, new - (memory or 0)), new
+            return (told.message, new - (memory or 0)), new, None
 
         return work
 

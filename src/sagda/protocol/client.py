@@ -21,6 +21,7 @@ class Cache(NamedTuple):
     memory: Any = None  # None: the first value, which every client can compute
     pending: Pending | None = None
     high: Ticket | None = None  # the largest ticket ever acted upon
+    kept: Any = None  # what passes to the next phase of one round
 
 
 class Client:
@@ -29,7 +30,7 @@ class Client:
     Args:
         cache: what its disk holds.
         save: makes a cache durable; returns only when it is.
-        compute: (instruction, memory) -> (payload, new memory).
+        compute: (instruction, memory, kept) -> (payload, new memory, kept).
         nonce: a fresh random number of 128 bits.
     """
 
@@ -37,7 +38,7 @@ class Client:
         self,
         cache: Cache,
         save: Callable[[Cache], None],
-        compute: Callable[[Instruction, Any], tuple[Any, Any]],
+        compute: Callable[[Instruction, Any, Any], tuple[Any, Any, Any]],
         nonce: Callable[[], int],
     ):
         self.cache = cache
@@ -54,13 +55,13 @@ class Client:
         if known is None:
             self.keep(self.cache._replace(high=told.ticket))
             return Mismatch(told.run, told.ticket)
-        payload, memory = self.compute(told, known.memory)
+        payload, memory, kept = self.compute(told, known.memory, known.kept)
         version = Version(told.ticket, self.nonce())
         reply = Reply(
             told.run, told.config, told.ticket, known.committed, version, payload
         )
         pending = Pending(version, memory, reply)
-        self.keep(known._replace(pending=pending, high=told.ticket))
+        self.keep(known._replace(pending=pending, high=told.ticket, kept=kept))
         return reply
 
     def is_old(self, told: Instruction) -> bool:
@@ -75,12 +76,16 @@ class Client:
         """
         cache = self.cache
         if told.memory is not None:
-            return Cache(told.accepted, told.memory, None, cache.high)
+            return cache._replace(
+                committed=told.accepted, memory=told.memory, pending=None
+            )
         if cache.pending is not None and told.accepted == cache.pending.version:
             pending = cache.pending
-            return Cache(pending.version, pending.memory, None, cache.high)
+            return cache._replace(
+                committed=pending.version, memory=pending.memory, pending=None
+            )
         if told.accepted is None:
-            return Cache(None, None, None, cache.high)
+            return cache._replace(committed=None, memory=None, pending=None)
         if told.accepted == cache.committed:
             return cache._replace(pending=None)
         return None

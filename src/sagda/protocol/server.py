@@ -135,10 +135,15 @@ class Server:
             members[name] = Member(reply.version, memory, self.book.round + 1)
         return members
 
-    def commit(self, state: Any, members: Mapping[str, Member]) -> None:
-        """R5: the round's whole outcome becomes durable at once, and only then true."""
+    def commit(
+        self, state: Any, members: Mapping[str, Member], rounds: int = 1
+    ) -> None:
+        """R5: the round's whole outcome becomes durable at once, and only then true.
+
+        An opening exchange is no round: it commits none.
+        """
         book = self.book._replace(
-            round=self.book.round + 1, state=state, members=dict(members)
+            round=self.book.round + rounds, state=state, members=dict(members)
         )
         self.save(book)
         self.book = book

@@ -81,10 +81,8 @@ class Display:
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
 
 
-def has_mnist(plan: Plan) -> str | None:
+def without_mnist() -> str | None:
     """What is missing, and how to get it."""
-    if not any(figure.needs_mnist for figure in plan.figures.values()):
-        return None
     try:
         load("mnist")
     except BadValue as missing:
@@ -96,25 +94,28 @@ def reproduce(
     plan: Plan, *, again: bool, window: int, docs: Path | None, quiet: bool
 ) -> dict[str, Any]:
     """Run what is asked for and not there; then the page, and what it says."""
-    missing = has_mnist(plan)
-    left_out = [n for n, f in plan.figures.items() if missing and f.needs_mnist]
+    kept = {name: None if again else plan.kept(name) for name in plan.figures}
+    found: Found = {name: one for name, one in kept.items() if one is not None}
+    to_run = [name for name in plan.figures if name not in found]
+    missing = None
+    if any(plan.figures[name].needs_mnist for name in to_run):
+        missing = without_mnist()
+    left_out = [n for n in to_run if missing and plan.figures[n].needs_mnist]
     names = [name for name in plan.figures if name not in left_out]
-    found: Found = {}
+    work = {n: sum(j.work for j in plan.jobs(plan.figures[n])) for n in names}
     with Interrupt() as stop:
-        total = sum(j.work for name in names for j in plan.jobs(plan.figures[name]))
-        display = Display(total, quiet, stop)
+        display = Display(sum(work.values()), quiet, stop)
         with display.bars:
             if missing:
                 display.say(f"without {', '.join(left_out)}: {missing}")
             for name in names:
-                kept = None if again else plan.kept(name)
+                if name in found:
+                    display.skip(work[name])
+                    continue
                 if again:
                     shutil.rmtree(plan.out / name, ignore_errors=True)
-                if kept is not None:
-                    found[name] = kept
-                    display.skip(sum(j.work for j in plan.jobs(plan.figures[name])))
-                    continue
                 found[name] = plan.run(name, display.watch)
+    found = {name: found[name] for name in names}
     content = list(blocks(plan.figures, found, plan.out, window))
     page = plan.out / "index.html"
     plan.out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The reproduction as a page: one list of blocks, written as HTML and as Markdown."""
 
 import html
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -105,6 +106,12 @@ def figure_blocks(
             panel(curves, window),
             f"{setting.capitalize()}: {figure.captions[setting]} {how}.",
         )
+        broken = {
+            n: int((~np.isfinite(c.error[:, -1])).sum()) for n, c in curves.items()
+        }
+        if any(broken.values()):
+            told = ", ".join(f"{n} ({k} of {seeds})" for n, k in broken.items() if k)
+            yield Text(f"Seeds that left the finite numbers: {told}.")
         if figure.name in (*PANELS, "partial"):
             yield from budget_blocks(evidence, setting)
         if any(curve.shares is not None for curve in curves.values()):
@@ -253,4 +260,12 @@ def write_markdown(path: Path, content: list[Block], intro: str) -> None:
 
 
 def small(spec: dict[str, Any]) -> bytes:
-    return picture(spec, "png", width=None)
+    """A chart as a PNG of few colours."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture(spec, "png", width=None)))
+    size = [3 * side // 4 for side in image.size]
+    image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.quantize(64).save(out, "png", optimize=True)
+    return out.getvalue()

@@ -1,0 +1,266 @@
+"""Rounds over letters: every algorithm as in the simulator, and what is refused."""
+
+import itertools
+import random
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sagda
+from conftest import flat, run64, uneven_table
+from sagda.data.federation import Federation
+from sagda.engines.federated import Coordinator, Letter, Plan, Site, Specs, TooFew
+from sagda.protocol.client import Cache
+from sagda.protocol.messages import Reply
+from sagda.protocol.wire import Part, Refused, Spec
+
+NAMES = ["site-0", "site-1", "site-2", "site-3", "site-4"]
+
+
+def alone(federation: Federation, i: int) -> Federation:
+    """Client i's rows, as it would load them itself."""
+    own = slice(federation.start[i], federation.start[i] + federation.size[i])
+    data = jax.tree.map(lambda column: column[own], federation.data)
+    size = int(federation.size[i])
+    return Federation.of(data, np.arange(size), np.array([size]))
+
+
+class InProcess:
+    """Letters that arrive at once, in any order; `spoil` may change an answer."""
+
+    def __init__(self, plan, federation, spoil=lambda name, letter: letter):
+        self.disks = {name: Cache() for name in NAMES}
+        self.plan, self.federation, self.spoil = plan, federation, spoil
+        self.nonces, self.rng = itertools.count(1), random.Random(0)
+        self.sites = {name: self.site(name) for name in NAMES}
+        self.bytes = {"down": 0, "up": 0}
+
+    def site(self, name):
+        keep = lambda cache: self.disks.__setitem__(name, cache)
+        rows = alone(self.federation, NAMES.index(name))
+        nonce = lambda: next(self.nonces)
+        return Site(self.plan, rows, self.disks[name], keep, nonce)
+
+    def exchange(self, letters):
+        names = list(letters)
+        self.rng.shuffle(names)
+        for name in names:
+            told = letters[name].note
+            self.bytes["down"] += sum(len(p.data) for p in told.message.values())
+            answer = self.sites[name].handle(letters[name])
+            if isinstance(answer.note, Reply):
+                payload = answer.note.payload
+                self.bytes["up"] += sum(len(p.data) for p in payload.values())
+            answer = self.spoil(name, answer)
+            if answer is not None:
+                yield name, answer
+
+
+def plan_of(name, problem, **options):
+    own = {} if name == "parallel-sgda" else {"local_steps": 3}
+    method = sagda.algorithm(name, local_lr=(0.05, 0.1), **own | options)
+    return Plan(method, problem, "run", "digest", 4, 2, 3, float64=True)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """Of one size, so that the sites in this process share their programs."""
+    return uneven_table([4] * 5)
+
+
+def simulated(plan, clients, rounds):
+    return run64(
+        plan.method, plan.problem, clients, rounds=rounds, cohort=3, seeds=plan.seed
+    )
+
+
+@pytest.mark.slow
+def test_sites_of_unequal_size_agree_with_the_simulator():
+    agree_in("sagda-i", uneven_table([3, 5, 2, 4, 3]))
+
+
+QUICK = ("sagda-i", "sagda-ii", "cd-mage-plus", "momentum-local-sgda")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in sorted(sagda.ALGORITHMS)
+    ],
+)
+def test_every_algorithm_agrees_with_the_simulator(name, clients):
+    agree_in(name, clients)
+
+
+def agree_in(name, clients):
+    problem = sagda.DRO.of(clients)
+    plan = plan_of(name, problem)
+    net = InProcess(plan, clients)
+    books = []
+    state = Coordinator(plan, NAMES, net, books.append).run(4)
+    run = simulated(plan, clients, 4)
+    np.testing.assert_allclose(
+        flat(state), flat(run.carry.state), rtol=1e-10, atol=1e-12
+    )
+    assert net.bytes["down"] == run.history["bytes_down"][0, -1]
+    assert net.bytes["up"] == run.history["bytes_up"][0, -1]
+
+
+def test_a_warm_start_agrees_too(clients):
+    plan = plan_of("sagda-i", sagda.AUC.of(clients), start="warm")
+    state = Coordinator(plan, NAMES, InProcess(plan, clients), lambda book: None).run(3)
+    run = simulated(plan, clients, 3)
+    np.testing.assert_allclose(flat(state), flat(run.carry.state), rtol=1e-10)
+
+
+def test_both_sides_go_on_from_their_disks(clients):
+    """The server restarts after round 2, a site loses its disk: nothing changes."""
+    plan = plan_of("sagda-i", sagda.AUC.of(clients))
+    whole = Coordinator(plan, NAMES, InProcess(plan, clients), lambda book: None).run(6)
+    net, books = InProcess(plan, clients), []
+    Coordinator(plan, NAMES, net, books.append).run(2)
+    net.disks["site-1"] = Cache()
+    net.sites = {name: net.site(name) for name in NAMES}
+    again = Coordinator(plan, NAMES, net, books.append, book=books[-1], clock=9)
+    state = again.run(6)
+    np.testing.assert_array_equal(flat(state), flat(whole))
+    book = books[-1]
+    with jax.enable_x64(True):
+        held = [again.first if m.memory is None else m.memory
+                for m in book.members.values()]  # fmt: skip
+        mean = jax.tree.map(lambda *a: np.mean(a, axis=0), *held)
+    np.testing.assert_allclose(flat(state.v), flat(mean), atol=1e-12)
+
+
+def spoiled(change):
+    def spoil(name, letter):
+        if name != "site-2" or not isinstance(letter.note, Reply):
+            return letter
+        payload = change(dict(letter.note.payload))
+        return Letter(letter.note._replace(payload=payload))
+
+    return spoil
+
+
+def with_part(parcel, **change):
+    name = next(iter(parcel))
+    return parcel | {name: parcel[name]._replace(**change)}
+
+
+def nan(parcel):
+    name = next(iter(parcel))
+    array = np.frombuffer(parcel[name].data).copy()
+    array[0] = np.nan
+    return with_part(parcel, data=array.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (nan, "nonfinite"),
+        (lambda p: with_part(p, dtype="<f4"), "dtype"),
+        (lambda p: with_part(p, shape=(1, 1)), "shape"),
+        (lambda p: with_part(p, data=b"\0" * 7), "size"),
+        (lambda p: with_part(p, data=[0.0]), "format"),
+        (lambda p: p | {"more": next(iter(p.values()))}, "keys"),
+        (lambda p: dict(list(p.items())[1:]), "keys"),
+        (lambda p: [*p.values()], "format"),
+    ],
+)
+def test_what_is_not_as_specified_is_refused_and_the_round_goes_on(
+    change, code, clients
+):
+    plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
+    net = InProcess(plan, clients, spoiled(change))
+    server = Coordinator(plan, NAMES, net, lambda book: None)
+    server.run(2)
+    assert server.refused == {code: 2}
+    assert server.server.book.round == 2
+
+
+def test_a_reply_that_is_too_long_is_refused(clients):
+    plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
+    net = InProcess(plan, clients)
+    server = Coordinator(plan, NAMES, net, lambda book: None, bound=1e-9)
+    with pytest.raises(TooFew, match="round 0 failed 2 times: fewer than 1 clients"):
+        server.run(1, attempts=2)
+    assert server.refused == {"norm": 10}
+
+
+def test_too_few_answers_change_nothing(clients):
+    plan = plan_of("sagda-ii", sagda.AUC.of(clients))._replace(cohort=5)
+    broken = iter([True] * 3 + [False] * 100)
+    lose = lambda name, letter: None if next(broken) else letter
+    books = []
+    net = InProcess(plan, clients, lose)
+    server = Coordinator(plan, NAMES, net, books.append, min_clients=4)
+    before = flat(server.server.book.state)
+    assert not server.attempt(plan.algorithm.phases)
+    np.testing.assert_array_equal(flat(server.server.book.state), before)
+    assert len(books) == 1  # the server's birth
+    assert server.attempt(plan.algorithm.phases)
+
+
+SPEC = Spec.of({"x": np.zeros((3, 2), np.float32), "y": np.zeros(4), "n": np.int32(0)})
+GOOD = SPEC.pack({"x": np.ones((3, 2), np.float32), "y": np.ones(4), "n": np.int32(3)})
+PARTS = st.builds(
+    Part,
+    st.sampled_from(["<f4", "<f8", "<i4", ">f8", "object", "|O", "", "f" * 50]),
+    st.lists(st.integers(-2, 10**12), max_size=3).map(tuple),
+    st.binary(max_size=64),
+)
+WRONG = st.one_of(
+    st.none(),
+    st.integers(),
+    st.lists(PARTS),
+    st.dictionaries(st.sampled_from(["x", "y", "n", "z", ""]), PARTS | st.none()),
+    st.builds(
+        lambda name, change: GOOD | {name: GOOD[name]._replace(**change)},
+        st.sampled_from(["x", "y", "n"]),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "dtype": st.sampled_from(["<f4", "<f8", "<i8", "<c8"]),
+                "shape": st.sampled_from([(), (3, 2), (2, 3), (4,), (6,), (10**11,)]),
+                "data": st.binary(max_size=40),
+            },
+        ),
+    ),
+)
+
+
+def fuzz(parcel):
+    """Taken exactly if every array is as specified and finite."""
+    try:
+        tree = SPEC.unpack(parcel)
+    except Refused:
+        return
+    assert tree["x"].shape == (3, 2)
+    assert tree["x"].dtype == np.float32
+    assert tree["y"].shape == (4,)
+    assert tree["n"].dtype == np.int32
+    assert np.isfinite(tree["x"]).all()
+    assert np.isfinite(tree["y"]).all()
+
+
+@given(WRONG)
+@settings(max_examples=1000, deadline=None)
+def test_no_parcel_that_violates_its_specification_is_taken(parcel):
+    fuzz(parcel)
+
+
+@pytest.mark.slow
+@given(WRONG)
+@settings(max_examples=10_000, deadline=None)
+def test_nor_one_of_ten_thousand(parcel):
+    fuzz(parcel)
+
+
+def test_specifications_name_what_is_sent(clients):
+    specs = Specs.of(plan_of("sagda-i", sagda.AUC.of(clients)))
+    assert specs.down["local"].bytes == specs.up["local"].bytes
+    assert specs.memory.bytes * 2 == specs.up["local"].bytes
