@@ -267,5 +267,7 @@ def small(spec: dict[str, Any]) -> bytes:
     size = [3 * side // 4 for side in image.size]
     image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    image.quantize(64).save(out, "png", optimize=True)
+    # This method keeps rare colours, which are the curves'.
+    few = image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(out, "png", optimize=True)
     return out.getvalue()
