@@ -29,7 +29,7 @@ QUICK = [
 def quiet_place(tmp_path, monkeypatch):
     """Commands run in an empty folder and keep their programs with the tests'."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
 
 
 def sagda(*arguments, capsys) -> tuple[int, str, str]:

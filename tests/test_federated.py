@@ -82,7 +82,7 @@ def test_sites_of_unequal_size_agree_with_the_simulator():
     agree_in("sagda-i", uneven_table([3, 5, 2, 4, 3]))
 
 
-QUICK = ("sagda-i", "sagda-ii", "cd-mage-plus", "momentum-local-sgda")
+QUICK = ("sagda-i", "sagda-ii")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,7 @@ def agree_in(name, clients):
     assert net.bytes["up"] == run.history["bytes_up"][0, -1]
 
 
+@pytest.mark.slow
 def test_a_warm_start_agrees_too(clients):
     plan = plan_of("sagda-i", sagda.AUC.of(clients), start="warm")
     state = Coordinator(plan, NAMES, InProcess(plan, clients), lambda book: None).run(3)

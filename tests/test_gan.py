@@ -96,7 +96,8 @@ def mnist_or_skip():
         pytest.skip(str(missing))
 
 
-def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys):
+def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
     out = tmp_path / "gan"
     words = [
         *("--problem", "gan", "--data", "digits", "--clients", "10", "--samples", "60"),
@@ -118,6 +119,7 @@ def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys):
     assert "data:image/png;base64" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_gradients_are_those_of_f(digits):
     """In the measured columns, against finite differences along the gradient."""
     problem = small(digits)

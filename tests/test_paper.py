@@ -35,6 +35,7 @@ def test_with_few_clients_a_round_only_option_i_is(a9a):
     assert tail["fsgda"] / 10 < tail["sagda-ii"] < tail["fsgda"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["batch", "all"])
 def test_variates_from_all_rows_lower_the_noise_of_few_clients(a9a, rows):
     """With batches of 10 and 10 clients, the noise of v_i is what is left."""

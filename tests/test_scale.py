@@ -176,7 +176,11 @@ def ten_sites():
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"), [("sagda-i", "batched/2:clients"), ("sagda-ii", "mapped/1")]
+    ("name", "layout"),
+    [
+        ("sagda-i", "batched/2:clients"),
+        pytest.param("sagda-ii", "mapped/1", marks=pytest.mark.slow),
+    ],
 )
 def test_rows_that_stream_give_the_run_of_rows_that_stay(name, layout):
     clients = ten_sites()

@@ -21,7 +21,7 @@ START = Point(np.ones(3), np.ones(2))
 
 
 # The others' texts are theirs, or nearly.
-QUICK = ("sagda-i", "sagda-ii", "cd-mage-plus", "momentum-local-sgda")
+QUICK = ("sagda-i", "sagda-ii", "momentum-local-sgda")
 
 
 @pytest.fixture(

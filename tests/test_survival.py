@@ -105,7 +105,8 @@ def test_killed_fifty_times_a_run_ends_as_if_unbroken(home, unbroken, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_asked_to_stop_a_run_keeps_its_state(home, unbroken, tmp_path, number, code):
     folder = tmp_path / "r"
@@ -276,6 +277,7 @@ def test_damaged_checkpoints_are_refused_by_name(stopped, tmp_path, name, capsys
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_another_environment_is_told(stopped, tmp_path, capsys):
     from sagda import cli
 

@@ -15,7 +15,7 @@ from sagda.engines.simulate import run_side_by_side
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
     return tmp_path
 
 
@@ -26,6 +26,7 @@ def command(*words):
     return cli.main([*words, *SMALL])
 
 
+@pytest.mark.slow
 def test_a_sweep_is_its_runs(quadratic):
     methods = [
         sagda.sagda_i(local_lr=lr, local_steps=K) for lr in (0.01, 0.02) for K in (2, 3)

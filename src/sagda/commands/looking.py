@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from sagda import check
 from sagda import config as configs
+from sagda.commands import base
 from sagda.commands.base import (
     AllFlags,
     File,
@@ -18,7 +19,6 @@ from sagda.commands.base import (
     app,
     merged,
     said,
-    start_jax,
 )
 
 
@@ -56,7 +56,7 @@ def reproduce(
 
     names = chosen(list(figures))
     check.integer("smooth", smooth, low=1)
-    start_jax()
+    base.start_jax()
     from sagda.folder import Stopped
     from sagda.report import drawing
     from sagda.reproduction import command

@@ -9,6 +9,7 @@ from sagda import check
 from sagda import config as configs
 from sagda import launch as launches
 from sagda.check import BadValue
+from sagda.commands import base
 from sagda.commands.base import (
     FOUR,
     LINE,
@@ -26,7 +27,6 @@ from sagda.commands.base import (
     app,
     merged,
     said,
-    start_jax,
 )
 from sagda.config import Config
 from sagda.link import Machines
@@ -178,7 +178,7 @@ def begin(machines: Machines | None) -> int | None:
     place, link = machines.place if machines else None, LINK.get()
     if place is not None and link is None:
         return launches.watch_one(list(LINE.get()), place)
-    start_jax()
+    base.start_jax()
     if place is not None and link is not None:
         from sagda.machines import connect
 
