@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sagda import ALGORITHMS, cli, folder, terminal
 from sagda.check import BadKind, BadValue
+from sagda.commands import training
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data import datasets
 from sagda.experiment import prepare, resolve
@@ -417,7 +418,7 @@ FUZZ = {
 }
 
 
-@settings(max_examples=2000, **FUZZ)
+@settings(max_examples=800, **FUZZ)
 @given(values=configurations())
 def test_random_configurations_are_taken_or_refused_in_a_sentence(values, small_data):
     """All the way to the objects that a run starts from."""
@@ -444,7 +445,7 @@ def test_random_flags_never_end_in_a_traceback(values, small_data, capsys, monke
     """Through the command line, up to the first round."""
     monkeypatch.setattr(folder, "execute", lambda *a: {})
     monkeypatch.setattr(terminal, "results", lambda *a: None)
-    monkeypatch.setattr(cli, "page_of", lambda *a: "")
+    monkeypatch.setattr(training, "page_of", lambda *a: "")
     values = {k: v for k, v in values.items() if k not in ("algorithms", "set")}
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in values.items()]
     code, out, err = sagda("run", *flags, capsys=capsys)

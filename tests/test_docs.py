@@ -28,6 +28,7 @@ def test_the_programs_of_a_page_run(page, capsys):
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.slow
 def test_the_readme_prints_what_it_says(capsys):
     """And its program is the one that `make demo` runs."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ def case(request, uneven):
 
 
 # Identities hold for any problem, so each meets all clients once and a few once.
-@pytest.fixture(params=["auc, all", "dro, two"])
+@pytest.fixture(params=["auc, all", pytest.param("dro, two", marks=pytest.mark.slow)])
 def setting(request, uneven):
     """A problem on its data, and the cohort."""
     name, cohort = request.param.split(", ")

@@ -42,7 +42,7 @@ def agree(one, other):
             )
 
 
-QUICK = ("sagda-i", "sagda-ii")
+QUICK = ("sagda-i",)
 NAMES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in sorted(ALGORITHMS)
@@ -61,7 +61,12 @@ def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
 
 
 @pytest.mark.parametrize(
-    ("clients", "layouts"), [(8, LAYOUTS), pytest.param(7, FEW, marks=pytest.mark.slow)]
+    ("clients", "layouts"),
+    [
+        (8, FEW),
+        pytest.param(8, LAYOUTS, marks=pytest.mark.slow),
+        pytest.param(7, FEW, marks=pytest.mark.slow),
+    ],
 )
 def test_all_layouts_agree_with_everyone(clients, layouts):
     """Eight clients can be split over two devices with their memories, seven not."""
@@ -124,6 +129,7 @@ def test_a_layout_asks_for_no_more_devices_than_there_are(uneven):
         call("mapped/2:runs")
 
 
+@pytest.mark.slow
 def test_a_network_is_mapped_without_a_kernel():
     """A large product of matrices is left to XLA's library."""
     data = uneven_table([20, 20], features=64)

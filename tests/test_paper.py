@@ -28,6 +28,7 @@ def test_both_options_are_a_hundred_times_nearer_with_all_clients(a9a):
     assert tail["sagda-ii"] < tail["fsgda"] / 100
 
 
+@pytest.mark.slow
 def test_with_few_clients_a_round_only_option_i_is(a9a):
     """Option II keeps the variance of drawing the cohort."""
     tail = tails(a9a, cohort=10, batch_size=None)

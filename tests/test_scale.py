@@ -95,7 +95,11 @@ def test_only_the_cohort_is_touched():
 
 
 @pytest.mark.parametrize(
-    "model", [sagda.MLP(64, width=8), sagda.CNN(64, channels=2)], ids=["mlp", "cnn"]
+    "model",
+    [
+        pytest.param(sagda.MLP(64, width=8), id="mlp"),
+        pytest.param(sagda.CNN(64, channels=2), id="cnn", marks=pytest.mark.slow),
+    ],
 )
 def test_networks_learn_to_rank(model):
     data = sagda.load("digits", positive=1)

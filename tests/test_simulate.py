@@ -21,7 +21,7 @@ START = Point(np.ones(3), np.ones(2))
 
 
 # The others' texts are theirs, or nearly.
-QUICK = ("sagda-i", "sagda-ii", "momentum-local-sgda")
+QUICK = ("sagda-i", "sagda-ii")
 
 
 @pytest.fixture(
@@ -129,7 +129,9 @@ def test_every_method_converges_without_heterogeneity(name):
     assert out.history["distance_sq"][0, -1] < 1e-6 * out.history["distance_sq"][0, 0]
 
 
-@pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
+@pytest.mark.parametrize(
+    "name", ["sagda-i", pytest.param("sagda-ii", marks=pytest.mark.slow)]
+)
 def test_seeds_side_by_side_are_the_single_runs(name, quadratic):
     both = run(name, quadratic, seeds=[3, 4], float64=True)
     for i, seed in enumerate((3, 4)):
@@ -142,7 +144,9 @@ def test_seeds_side_by_side_are_the_single_runs(name, quadratic):
     assert not np.allclose(both.z.x[0], both.z.x[1])
 
 
-@pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
+@pytest.mark.parametrize(
+    "name", ["sagda-i", pytest.param("sagda-ii", marks=pytest.mark.slow)]
+)
 def test_single_precision_follows_double(name, quadratic):
     single = run(name, quadratic)
     double = run(name, quadratic, float64=True)

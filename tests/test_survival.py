@@ -292,6 +292,7 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
     assert "bits may differ from an unbroken run: jax 0.1.0 -> " in err
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused(home, tmp_path, capsys):
     from sagda import cli
 
@@ -312,6 +313,7 @@ def can_mount(folder: Path) -> bool:
     return subprocess.run(mount, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_previous_checkpoint(home, unbroken, tmp_path):
     """On a file system of 64 kB, the growing history does not fit for long."""
     disk = tmp_path / "disk"

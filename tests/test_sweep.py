@@ -63,6 +63,7 @@ def test_only_numbers_may_differ_in_one_program(quadratic):
         sagda.sweep(methods, *quadratic, resume=None)
 
 
+@pytest.mark.slow
 def test_a_grid_leaves_a_folder_with_its_heat_map(here, capsys):
     words = ["sweep", "--grid", "local_lr=0.01,0.02", "--grid", "server_lr.y=1,2,1e30"]
     assert command(*words, "--seeds", "2", "--out", "s") == 0
