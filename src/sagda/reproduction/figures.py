@@ -92,7 +92,7 @@ def quick(config: Config) -> Config:
     rounds = max(10, config.rounds // QUICK_ROUNDS)
     values = {
         "rounds": rounds,
-        "seeds": min(config.seeds, QUICK_SEEDS),
+        "seeds": 1 if config.problem == "gan" else min(config.seeds, QUICK_SEEDS),
         "eval_every": max(1, min(config.eval_every, rounds // 10)),
     }
     return build(config.model_dump() | values)
