@@ -418,7 +418,7 @@ FUZZ = {
 }
 
 
-@settings(max_examples=800, **FUZZ)
+@settings(max_examples=2000, **FUZZ)
 @given(values=configurations())
 def test_random_configurations_are_taken_or_refused_in_a_sentence(values, small_data):
     """All the way to the objects that a run starts from."""

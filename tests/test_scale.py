@@ -97,7 +97,7 @@ def test_only_the_cohort_is_touched():
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(sagda.MLP(64, width=8), id="mlp"),
+        pytest.param(sagda.MLP(64, width=8), id="mlp", marks=pytest.mark.slow),
         pytest.param(sagda.CNN(64, channels=2), id="cnn", marks=pytest.mark.slow),
     ],
 )
