@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 import sagda
 from conftest import flat, run64, uneven_table
 from sagda.data.federation import Federation
-from sagda.engines.federated import Coordinator, Letter, Plan, Site, Specs, TooFew
+from sagda.federated.coordinator import Coordinator, TooFew, first_book
+from sagda.federated.evaluate import evaluate
+from sagda.federated.letters import Letter
+from sagda.federated.plan import Plan, Specs
+from sagda.federated.site import Site
 from sagda.protocol.client import Cache
 from sagda.protocol.messages import Reply
 from sagda.protocol.wire import Part, Refused, Spec
@@ -36,7 +40,7 @@ class InProcess:
         self.plan, self.federation, self.spoil = plan, federation, spoil
         self.nonces, self.rng = itertools.count(1), random.Random(0)
         self.sites = {name: self.site(name) for name in NAMES}
-        self.bytes = {"down": 0, "up": 0}
+        self.framing = 0
 
     def site(self, name):
         keep = lambda cache: self.disks.__setitem__(name, cache)
@@ -48,12 +52,7 @@ class InProcess:
         names = list(letters)
         self.rng.shuffle(names)
         for name in names:
-            told = letters[name].note
-            self.bytes["down"] += sum(len(p.data) for p in told.message.values())
             answer = self.sites[name].handle(letters[name])
-            if isinstance(answer.note, Reply):
-                payload = answer.note.payload
-                self.bytes["up"] += sum(len(p.data) for p in payload.values())
             answer = self.spoil(name, answer)
             if answer is not None:
                 yield name, answer
@@ -63,6 +62,11 @@ def plan_of(name, problem, **options):
     own = {} if name == "parallel-sgda" else {"local_steps": 3}
     method = sagda.algorithm(name, local_lr=(0.05, 0.1), **own | options)
     return Plan(method, problem, "run", "digest", 4, 2, 3, float64=True)
+
+
+def coordinator(plan, net, save=lambda book, records: None, book=None, **options):
+    book = first_book(plan, NAMES) if book is None else book
+    return Coordinator(plan, book, net, save, **options)
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +104,40 @@ def agree_in(name, clients):
     problem = sagda.DRO.of(clients)
     plan = plan_of(name, problem)
     net = InProcess(plan, clients)
-    books = []
-    state = Coordinator(plan, NAMES, net, books.append).run(4)
+    server = coordinator(plan, net)
+    state = server.run(4)
     run = simulated(plan, clients, 4)
     np.testing.assert_allclose(
         flat(state), flat(run.carry.state), rtol=1e-10, atol=1e-12
     )
-    assert net.bytes["down"] == run.history["bytes_down"][0, -1]
-    assert net.bytes["up"] == run.history["bytes_up"][0, -1]
+    assert server.ledger.down == run.history["bytes_down"][0, -1]
+    assert server.ledger.up == run.history["bytes_up"][0, -1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"), [("auc", False), ("dro", True), ("dro", False)]
+)
+def test_clients_sums_give_the_simulators_columns(kind, share, clients):
+    problem = sagda.DRO.of(clients) if kind == "dro" else sagda.AUC.of(clients)
+    plan = plan_of("fsgda", problem)
+    server = coordinator(plan, InProcess(plan, clients))
+    found = evaluate(server, share)
+    run = simulated(plan, clients, 1)
+    phi = {"grad_phi_sq", "phi", "gap"}
+    assert phi <= set(found) or (kind == "dro" and not share)
+    assert {"f", "worst_client_loss", "auc_train"} <= set(found)
+    for name in set(found) - {"grad_x_sq", "grad_y_sq", "evaluated"}:
+        np.testing.assert_allclose(
+            found[name], run.history[name][0, 0], rtol=1e-9, err_msg=name
+        )
+    assert server.ledger.looks > 0
+    assert server.ledger.down == 0
 
 
 @pytest.mark.slow
 def test_a_warm_start_agrees_too(clients):
     plan = plan_of("sagda-i", sagda.AUC.of(clients), start="warm")
-    state = Coordinator(plan, NAMES, InProcess(plan, clients), lambda book: None).run(3)
+    state = coordinator(plan, InProcess(plan, clients)).run(3)
     run = simulated(plan, clients, 3)
     np.testing.assert_allclose(flat(state), flat(run.carry.state), rtol=1e-10)
 
@@ -121,12 +145,13 @@ def test_a_warm_start_agrees_too(clients):
 def test_both_sides_go_on_from_their_disks(clients):
     """The server restarts after round 2, a site loses its disk: nothing changes."""
     plan = plan_of("sagda-i", sagda.AUC.of(clients))
-    whole = Coordinator(plan, NAMES, InProcess(plan, clients), lambda book: None).run(6)
+    whole = coordinator(plan, InProcess(plan, clients)).run(6)
     net, books = InProcess(plan, clients), []
-    Coordinator(plan, NAMES, net, books.append).run(2)
+    keep = lambda book, records: books.append(book)
+    coordinator(plan, net, keep).run(2)
     net.disks["site-1"] = Cache()
     net.sites = {name: net.site(name) for name in NAMES}
-    again = Coordinator(plan, NAMES, net, books.append, book=books[-1], clock=9)
+    again = coordinator(plan, net, keep, book=books[-1], clock=9)
     state = again.run(6)
     np.testing.assert_array_equal(flat(state), flat(whole))
     book = books[-1]
@@ -177,19 +202,19 @@ def test_what_is_not_as_specified_is_refused_and_the_round_goes_on(
 ):
     plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
     net = InProcess(plan, clients, spoiled(change))
-    server = Coordinator(plan, NAMES, net, lambda book: None)
+    server = coordinator(plan, net)
     server.run(2)
-    assert server.refused == {code: 2}
+    assert server.ledger.refused == {code: 2}
     assert server.server.book.round == 2
 
 
 def test_a_reply_that_is_too_long_is_refused(clients):
     plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
     net = InProcess(plan, clients)
-    server = Coordinator(plan, NAMES, net, lambda book: None, bound=1e-9)
+    server = coordinator(plan, net, bound=1e-9)
     with pytest.raises(TooFew, match="round 0 failed 2 times: fewer than 1 clients"):
         server.run(1, attempts=2)
-    assert server.refused == {"norm": 10}
+    assert server.ledger.refused == {"norm": 10}
 
 
 def test_too_few_answers_change_nothing(clients):
@@ -198,12 +223,13 @@ def test_too_few_answers_change_nothing(clients):
     lose = lambda name, letter: None if next(broken) else letter
     books = []
     net = InProcess(plan, clients, lose)
-    server = Coordinator(plan, NAMES, net, books.append, min_clients=4)
-    before = flat(server.server.book.state)
-    assert not server.attempt(plan.algorithm.phases)
-    np.testing.assert_array_equal(flat(server.server.book.state), before)
+    keep = lambda book, records: books.append(book)
+    server = coordinator(plan, net, keep, min_clients=4)
+    before = flat(server.book.state)
+    assert not server.attempt()
+    np.testing.assert_array_equal(flat(server.book.state), before)
     assert len(books) == 1  # the server's birth
-    assert server.attempt(plan.algorithm.phases)
+    assert server.attempt()
 
 
 SPEC = Spec.of({"x": np.zeros((3, 2), np.float32), "y": np.zeros(4), "n": np.int32(0)})

@@ -26,9 +26,8 @@ class World:
     def __init__(self, seed, server=Server, client=Client):
         self.rng = random.Random(seed)
         self.server_kind, self.client_kind = server, client
-        self.book = Book(
-            "run", "digest", 0, 0, (0, 0), {n: Member() for n in NAMES[:2]}
-        )
+        first = {name: Member(number=i) for i, name in enumerate(NAMES[:2])}
+        self.book = Book("run", "digest", 0, 0, (0, 0), first)
         self.disks = {name: Cache() for name in NAMES}
         self.wiped: set[str] = set()  # whose disk was lost since it was last whole
         self.mail: list[tuple[str, object]] = []
@@ -148,9 +147,14 @@ class World:
         self.start_client(name)
 
     def register(self):
-        name = self.rng.choice(NAMES)
-        change = self.server.join if self.rng.random() < 0.6 else self.server.leave
-        change(name)
+        name, fate = self.rng.choice(NAMES), self.rng.random()
+        if fate < 0.1:
+            self.server.reset()
+        else:
+            (self.server.join if fate < 0.6 else self.server.leave)(name)
+        numbers = [member.number for member in self.book.members.values()]
+        if len(set(numbers)) != len(numbers):
+            raise Violation(f"two members with one number: {numbers}")
         total = sum(member.memory or 0 for member in self.book.members.values())
         self.book = self.book._replace(state=(self.book.round, total))
         self.server.book = self.book
@@ -253,7 +257,7 @@ class AnyTicket(Server):
 class TwoWrites(Server):
     """Without R5: the table first, then the state."""
 
-    def commit(self, state, members):
+    def commit(self, state, members, rounds=1, ledger=None):
         self.save(self.book._replace(members=dict(members)))
         super().commit(state, members)
 

@@ -1,6 +1,7 @@
 """`use_cores`: what JAX must be told before it starts, to use a whole machine."""
 
 import os
+from pathlib import Path
 
 import jax
 
@@ -39,6 +40,17 @@ def use_cores(count: int | None = None) -> None:
     if SMALL_LOOPS not in flags:
         option = f"--xla_backend_extra_options={SMALL_LOOPS}={2**50}"
         os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
+
+
+def keep_programs(folder: Path) -> None:
+    """Keep compiled programs in `folder` from one process to the next."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def kernels() -> bool:

@@ -14,10 +14,10 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from sagda import durable, gallery
 from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
+from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Progress, Run
 from sagda.engines.saved import named
@@ -35,6 +36,7 @@ from sagda.engines.simulate import advice, run_side_by_side
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
 from sagda.grid import Sweep
+from sagda.history import History
 from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
 
@@ -224,7 +226,22 @@ def write_results(
     durable.write(folder / "summary.json", as_json(summary))
 
 
-def history_csv(runs: dict[str, Run]) -> str:
+class Outcome(Protocol):
+    """What the files of a folder are made of: a `Run`, or a federation's."""
+
+    @property
+    def history(self) -> History: ...
+    @property
+    def z(self) -> Point: ...
+    @property
+    def diverged(self) -> dict[int, int]: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def compile_seconds(self) -> float: ...
+
+
+def history_csv(runs: Mapping[str, Outcome]) -> str:
     columns = dict.fromkeys(c for run in runs.values() for c in run.history.columns)
     text = io.StringIO()
     writer = csv.DictWriter(text, ["algorithm", "seed", *columns], lineterminator="\n")
@@ -234,7 +251,7 @@ def history_csv(runs: dict[str, Run]) -> str:
     return text.getvalue()
 
 
-def model_arrays(runs: dict[str, Run]) -> dict[str, np.ndarray]:
+def model_arrays(runs: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
     """x and y; under algorithm and seed where there are several."""
     out = {}
     for name, run in runs.items():
@@ -249,10 +266,28 @@ def model_arrays(runs: dict[str, Run]) -> dict[str, np.ndarray]:
 
 
 def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
+    federation = experiment.federation
+    sizes = federation.size
+    split = {
+        "hash": federation.hash,
+        "clients": federation.clients,
+        "smallest": int(sizes.min()),
+        "largest": int(sizes.max()),
+        "labels": label_counts(federation),
+    }
+    return summary_of(runs, experiment.config.rounds, split, experiment.methods)
+
+
+def summary_of(
+    runs: Mapping[str, Outcome],
+    rounds: int,
+    split: dict[str, Any],
+    methods: Mapping[str, Method],
+) -> dict[str, Any]:
     """Final and tail-averaged values, totals, and where they were obtained."""
     plain = lambda value: value.item() if np.isfinite(value) else None
 
-    def of(run: Run) -> dict[str, Any]:
+    def of(run: Outcome) -> dict[str, Any]:
         history = run.history
         tail = {name: history.tail(name) for name in history.columns}
         return {
@@ -264,20 +299,12 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
             for i, seed in enumerate(history.seeds)
         }
 
-    federation = experiment.federation
-    sizes = federation.size
     return {
         "schema": SCHEMA,
-        "rounds": experiment.config.rounds,
-        "split": {
-            "hash": federation.hash,
-            "clients": federation.clients,
-            "smallest": int(sizes.min()),
-            "largest": int(sizes.max()),
-            "labels": label_counts(federation),
-        },
+        "rounds": rounds,
+        "split": split,
         "algorithms": {name: of(run) for name, run in runs.items()},
-        "methods": {name: repr(method) for name, method in experiment.methods.items()},
+        "methods": {name: repr(method) for name, method in methods.items()},
         "layouts": {name: run.layout for name, run in runs.items()},
         "compile_seconds": {name: run.compile_seconds for name, run in runs.items()},
         "environment": environment(),

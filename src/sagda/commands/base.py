@@ -82,18 +82,10 @@ def merged(
 
 def start_jax() -> None:
     """Every core, and compiled programs kept from one command to the next."""
-    import jax
     import pooch
 
-    from sagda.devices import use_cores
+    from sagda.devices import keep_programs, use_cores
 
     with suppress(BadValue):  # a caller of `main` has used JAX before
         use_cores()
-    folder = Path(pooch.os_cache("sagda")) / "programs"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    keep_programs(Path(pooch.os_cache("sagda")) / "programs")

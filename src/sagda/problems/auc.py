@@ -1,7 +1,7 @@
 """AUC maximisation by the square surrogate, as a min-max problem (Ying et al. 2016)."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ class AUC(Problem):
         model: h_x, linear by default; see `sagda.models`.
         tau: the share of positives over all clients, in (0, 1).
     """
+
+    quadratic_in_y: ClassVar[bool] = True
 
     model: Model
     tau: float
@@ -79,12 +81,15 @@ class AUC(Problem):
             - tau * (1 - tau) * lam**2
         )
 
-    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """lambda* = E[h 1_-] / (1 - tau) - E[h 1_+] / tau."""
+    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree:
+        """E[h 1_+] and E[h 1_-]."""
         h = self.model.apply(x.model, rows.features)
         positive = rows.label > 0
-        on_positives = weight @ jnp.where(positive, h, 0)
-        on_negatives = weight @ jnp.where(positive, 0, h)
+        return weight @ jnp.where(positive, h, 0), weight @ jnp.where(positive, 0, h)
+
+    def y_from(self, sums: PyTree) -> jax.Array:
+        """lambda* = E[h 1_-] / (1 - tau) - E[h 1_+] / tau."""
+        on_positives, on_negatives = sums
         return on_negatives / (1 - self.tau) - on_positives / self.tau
 
     def score(self, x: PyTree, rows: Any) -> jax.Array:

@@ -24,6 +24,9 @@ class Problem(abc.ABC):
 
     # Whether Phi(x) = max over y can be had; without it gradients of f are measured.
     measures_phi: ClassVar[bool] = True
+    # Whether y is one number, f a quadratic in it and grad_x f a line: clients that are
+    # elsewhere can then tell Phi by three values and two gradients.
+    quadratic_in_y: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Without the decorator, fields set in __init__ would be lost on the way into
@@ -65,7 +68,16 @@ class Problem(abc.ABC):
 
         `weight @ values` is the mean over clients of client means of per-row values.
         """
+        sums = self.inner_sums(x, rows, weight)
+        return None if sums is None else self.y_from(sums)
+
+    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
+        """What decides argmax over y: weighted sums, which clients can add up."""
         return None
+
+    def y_from(self, sums: PyTree) -> PyTree:
+        """argmax over y of f(x, y), from `inner_sums` at x."""
+        raise NotImplementedError
 
     def score(self, x: PyTree, rows: Any) -> jax.Array | None:
         """One score per row, higher for the positive class: what AUC is taken of."""

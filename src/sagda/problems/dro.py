@@ -82,11 +82,14 @@ class DRO(Problem):
         V = self.pull / 2 * jnp.sum((z.y - 1 / self.samples) ** 2)
         return entries(z.y, batch.position) * self.logistic(z.x, batch) - V + g
 
-    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""
+    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
+        """The clients' mean share of row j in its loss, for every j."""
         shares = weight * self.logistic(x, rows)
-        total = jnp.zeros(self.samples, shares.dtype).at[rows.position].add(shares)
-        return 1 / self.samples + total / self.pull
+        return jnp.zeros(self.samples, shares.dtype).at[rows.position].add(shares)
+
+    def y_from(self, sums: PyTree) -> jax.Array:
+        """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""
+        return 1 / self.samples + sums / self.pull
 
     def score(self, x: PyTree, rows: Any) -> jax.Array:
         return rows.features @ x

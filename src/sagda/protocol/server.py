@@ -19,6 +19,7 @@ class Member(NamedTuple):
     version: Version | None = None
     memory: Any = None  # None: the first value
     seen: int = 0  # the round of its last accepted reply, or of its registration
+    number: int = 0  # its place in draws, the same for as long as it is a member
 
 
 class Book(NamedTuple):
@@ -28,8 +29,16 @@ class Book(NamedTuple):
     config: str
     incarnation: int
     round: int
-    state: Any
+    state: Any  # without the mean of all memories, which is V over M
     members: Mapping[str, Member]  # its length is M
+    epoch: int = 0  # how often all memories were set back
+    ledger: Any = None  # what was exchanged so far
+    opened: bool = False  # whether the opening exchange is done
+
+    @property
+    def order(self) -> list[str]:
+        """The members in the order of their numbers, as cohorts are drawn."""
+        return sorted(self.members, key=lambda name: self.members[name].number)
 
     def total(self, add: Callable[[list[Any]], Any]) -> Any:
         """V, the sum of all memories, in the order of names."""
@@ -132,18 +141,28 @@ class Server:
         for name in sorted(self.accepted):
             reply, before = self.accepted[name], members[name]
             memory = self.renew(phase, before.memory, reply.payload)
-            members[name] = Member(reply.version, memory, self.book.round + 1)
+            members[name] = before._replace(
+                version=reply.version, memory=memory, seen=self.book.round + 1
+            )
         return members
 
     def commit(
-        self, state: Any, members: Mapping[str, Member], rounds: int = 1
+        self,
+        state: Any,
+        members: Mapping[str, Member],
+        rounds: int = 1,
+        ledger: Any = None,
     ) -> None:
         """R5: the round's whole outcome becomes durable at once, and only then true.
 
         An opening exchange is no round: it commits none.
         """
         book = self.book._replace(
-            round=self.book.round + rounds, state=state, members=dict(members)
+            round=self.book.round + rounds,
+            state=state,
+            members=dict(members),
+            ledger=ledger,
+            opened=self.book.opened or rounds == 0,
         )
         self.save(book)
         self.book = book
@@ -152,8 +171,9 @@ class Server:
     def join(self, name: str) -> None:
         """One more member with the first memory: M grows, V does not change."""
         if name not in self.book.members:
-            members = dict(self.book.members) | {name: Member(seen=self.book.round)}
-            self.change(members)
+            taken = [member.number for member in self.book.members.values()]
+            new = Member(seen=self.book.round, number=max(taken, default=-1) + 1)
+            self.change(dict(self.book.members) | {name: new})
 
     def leave(self, name: str) -> None:
         """R13: the member and its memory go in one commit; M and V both shrink."""
@@ -164,8 +184,17 @@ class Server:
             self.lost_memory.discard(name)
             self.change(members)
 
-    def change(self, members: Mapping[str, Member]) -> None:
-        book = self.book._replace(members=dict(members))
+    def reset(self) -> None:
+        """A new epoch: every memory is the first one again, in one commit."""
+        self.abandon()
+        fresh = {
+            name: member._replace(version=None, memory=None)
+            for name, member in self.book.members.items()
+        }
+        self.change(fresh, epoch=self.book.epoch + 1)
+
+    def change(self, members: Mapping[str, Member], **more: Any) -> None:
+        book = self.book._replace(members=dict(members), **more)
         self.save(book)
         self.book = book
 

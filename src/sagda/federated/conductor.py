@@ -1,0 +1,251 @@
+"""`Conductor`: a federation's run from its first site to the farewell."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.config import Config
+from sagda.costs import PhaseCost, cost
+from sagda.data.datasets import load
+from sagda.data.federation import Table
+from sagda.federated.coordinator import Coordinator, first_book
+from sagda.federated.evaluate import evaluate
+from sagda.federated.files import Journal, parts_of
+from sagda.federated.letters import Bye, Census, Letter, Transport
+from sagda.federated.plan import Plan, Specs, on_host
+from sagda.federated.terms import Options, Terms
+from sagda.metrics import auc
+from sagda.protocol.server import Book
+
+RETRY = 3.0  # seconds between attempts at a round that failed
+
+
+class Sites(Transport, Protocol):
+    """A transport that also sees who comes."""
+
+    def arrivals(self) -> list[Census]:
+        """Who has introduced itself since the last call."""
+        ...
+
+
+class NoClients(Exception):
+    """Too few sites were there for too long; what was done is kept."""
+
+
+class Conductor:
+    """Leads a run.
+
+    Args:
+        config: what is run, with one algorithm.
+        options: how the federation goes about it.
+        journal: the server's folder; a run that it holds goes on.
+        sites: the transport.
+        name: of the run, if it is a new one.
+        clock: seconds since the epoch.
+        tell: is told what happens, as (what, details).
+        sleep: waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        options: Options,
+        journal: Journal,
+        sites: Sites,
+        *,
+        name: str,
+        clock: int,
+        tell: Callable[..., None] = lambda what, **details: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self.config, self.options, self.journal = config, options, journal
+        self.sites, self.name, self.clock = sites, name, clock
+        self.tell, self.sleep = tell, sleep
+        self.census: dict[str, Census] = {}
+        self.test = rows_to_score(options)
+
+    def run(self, reset: bool = False) -> Coordinator:
+        """All rounds; every commit is durable, so that a later call goes on from it."""
+        server = self.resumed() if self.journal.exists else self.begun()
+        if reset:
+            server.server.reset()
+            self.tell("reset", epoch=server.book.epoch)
+        self.measure(server)
+        last = time.monotonic()
+        while server.book.round < self.config.rounds:
+            self.admit(server)
+            if server.attempt():
+                last = time.monotonic()
+                self.dismiss(server)
+                self.measure(server)
+            elif time.monotonic() - last > self.options.wait:
+                raise NoClients(
+                    f"fewer than {self.options.min_clients} sites answered for "
+                    f"{self.options.wait:g} seconds, in round {server.book.round}"
+                )
+            else:
+                self.sleep(RETRY)
+        self.farewell(server, list(server.book.members), "done")
+        self.tell("done", round=server.book.round)
+        return server
+
+    # Beginning.
+
+    def begun(self) -> Coordinator:
+        """A new run, once enough sites are there."""
+        started = time.monotonic()
+        while len(self.census) < self.options.sites:
+            for site in self.sites.arrivals():
+                if not site.leaving:
+                    self.census[site.name] = site
+            self.tell("waiting", names=sorted(self.census), sites=self.options.sites)
+            if time.monotonic() - started > self.options.wait:
+                raise NoClients(
+                    f"{len(self.census)} of {self.options.sites} sites came within "
+                    f"{self.options.wait:g} seconds"
+                )
+            if len(self.census) < self.options.sites:
+                self.sleep(0.25)
+        terms = Terms.settle(self.config, list(self.census.values()))
+        plan = terms.plan(self.name)
+        book = first_book(plan, self.census)
+        return self.coordinator(terms, plan, book)
+
+    def resumed(self) -> Coordinator:
+        """Where the journal ends."""
+        found = self.journal.manifest()
+        terms = Terms.read(found["terms"])
+        changed = differences(terms.config, self.config)
+        if changed:
+            raise BadValue(
+                f"{self.journal.folder} holds a run of another configuration, which "
+                f"differs in {', '.join(changed)}; choose another folder with --out."
+            )
+        self.census = {name: Census(*site) for name, site in found["census"].items()}
+        plan = terms.plan(found["run"])
+        self.describe(terms, plan, first_book(plan, []))
+        return self.coordinator(terms, plan, self.journal.load(found))
+
+    def describe(self, terms: Terms, plan: Plan, book: Book) -> Specs:
+        specs = Specs.of(plan)
+        with jax.enable_x64(plan.float64):
+            first = on_host(plan.algorithm.memory(plan.start()))
+        parts = parts_of(plan, book, specs, first)
+        self.journal.describe(terms.text, self.stored_census, parts)
+        return specs
+
+    @property
+    def stored_census(self) -> dict[str, Any]:
+        return {name: list(site) for name, site in self.census.items()}
+
+    def coordinator(self, terms: Terms, plan: Plan, book: Book) -> Coordinator:
+        self.describe(terms, plan, first_book(plan, []))
+        self.terms = terms
+        self.rows = {name: site.rows for name, site in self.census.items()}
+        z, size = plan.start(), plan.batch_size
+        self.costs: tuple[PhaseCost, ...] = cost(plan.algorithm, z, batch_size=size)
+        self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
+        options = self.options
+        return Coordinator(
+            plan,
+            book,
+            self.sites,
+            self.journal.save,
+            terms=terms.text,
+            rows=self.rows,
+            clock=self.clock,
+            min_clients=options.min_clients,
+            bound=options.bound,
+            tell=self.tell,
+        )
+
+    # Who is there.
+
+    def admit(self, server: Coordinator) -> None:
+        """Sites that came since the last round join, or leave."""
+        for site in self.sites.arrivals():
+            name = site.name
+            known = name in server.book.members
+            if site.leaving:
+                if known:
+                    server.server.leave(name)
+                    self.tell("left", name=name)
+                self.farewell(server, [name], "left")
+            elif not known:
+                if len(self.census) and (why := self.terms.fits(site)):
+                    self.tell("refused", name=name, code="census", text=f"{name} {why}")
+                    continue
+                self.census[name], self.rows[name] = site, site.rows
+                self.journal.facts["census"] = self.stored_census
+                server.server.join(name)
+                self.tell("joined", name=name)
+
+    def dismiss(self, server: Coordinator) -> None:
+        """Sites that were silent too long go, with their memories, if so configured."""
+        members = len(server.book.members)
+        m = min(self.config.cohort or members, members)
+        limit = self.options.max_absence
+        for name in server.server.absent(limit or math.ceil(10 * members / m)):
+            if limit is None:
+                self.tell("absent", name=name)
+            elif len(server.book.members) > 1:
+                server.server.leave(name)
+                self.tell("left", name=name, absent=True)
+
+    def farewell(self, server: Coordinator, names: list[str], reason: str) -> None:
+        """Tell sites that it is over for them; the model is theirs, too."""
+        book = server.book
+        model = server.specs.point.pack(on_host(book.state.z))
+        bye = Letter(Bye(book.run, book.round, reason, model), 0, server.terms)
+        for _ in self.sites.exchange(dict.fromkeys(names, bye)):
+            pass
+
+    # Measuring.
+
+    def measure(self, server: Coordinator) -> None:
+        """A row of the history, where one is due and not there yet."""
+        t, every = server.book.round, self.config.eval_every
+        if t % every and t != self.config.rounds:
+            return
+        if any(row["round"] == t for row in rows_of(self.journal)):
+            return
+        seen = evaluate(server, self.options.share_losses)
+        if not seen:
+            return
+        if self.test is not None:
+            seen |= self.tested(server)
+        row = server.ledger.columns(t, self.costs, self.opening) | seen
+        server.note({"row": row})
+        self.tell("measured", row=row)
+
+    def tested(self, server: Coordinator) -> dict[str, float]:
+        """The test rows that the server has itself."""
+        problem, z = server.plan.problem, server.book.state.z
+        assert self.test is not None
+        scores = np.asarray(problem.score(z.x, self.test))
+        return {"auc_test": auc(scores, np.asarray(self.test.label))}
+
+
+def rows_of(journal: Journal) -> list[dict[str, Any]]:
+    """The rows of the history that were committed."""
+    return [record["row"] for record in journal.records() if "row" in record]
+
+
+def differences(then: Config, now: Config) -> list[str]:
+    """The keys that differ; a run may be made longer."""
+    a, b = then.model_dump(), now.model_dump()
+    return [key for key in a if a[key] != b[key] and key != "rounds"]
+
+
+def rows_to_score(options: Options) -> Table | None:
+    if options.test is None:
+        return None
+    if options.test == "a9a":
+        return load("a9a").test
+    found = load(options.test, label=options.label, positive=options.positive)
+    return Table(found.train.features, found.train.label)

@@ -1,0 +1,138 @@
+"""`Desk`: where a site answers letters, with nothing but its folder between them."""
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+
+from sagda import durable
+from sagda.check import BadValue
+from sagda.data.datasets import load
+from sagda.data.federation import Federation, Table
+from sagda.data.files import read_folder
+from sagda.federated.files import Shelf, private
+from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
+from sagda.federated.plan import Specs
+from sagda.federated.site import Site
+from sagda.federated.terms import Terms
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
+
+
+class Desk(NamedTuple):
+    """One site: its name, its file, and the folder in which it keeps what it must."""
+
+    name: str
+    data: str
+    state: Path
+    label: str = "label"
+    positive: str | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Desk":
+        """From the configuration of a node: name, data, and more where needed."""
+        data = told.get("data")
+        if not isinstance(data, str):
+            raise BadValue("a site needs `data`, the file with its rows.")
+        name = str(told.get("name") or Path(data).stem)
+        check_name(name)
+        state = Path(str(told.get("state") or f"sagda-{name}"))
+        positive = told.get("positive")
+        return cls(
+            name,
+            data,
+            state,
+            str(told.get("label", "label")),
+            None if positive is None else str(positive),
+        )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What `of` takes."""
+        found = {"name": self.name, "data": self.data, "state": str(self.state)}
+        found |= {"label": self.label}
+        return found if self.positive is None else found | {"positive": self.positive}
+
+    def answer(self, letter: Letter) -> Letter:
+        """The answer to any letter; a failure stays here, but for its kind."""
+        note = letter.note
+        if isinstance(note, Hello):
+            return Letter(self.census())
+        terms = Terms.read(letter.terms)
+        plan = terms.plan(note.run)
+        specs = Specs.of(plan)
+        if isinstance(note, Bye):
+            self.farewell(note, specs)
+            return Letter(Thanks(note.run))
+        shelf = Shelf(self.state, note.run, specs)
+        draw = lambda: secrets.randbits(128)
+        site = Site(plan, self.rows(), shelf.load(), shelf.save, draw)
+        answer = site.handle(letter)
+        return answer or Letter(Fault("ignored", "a letter that was overtaken."))
+
+    def census(self) -> Census:
+        rows = self.rows().data
+        positives = int((rows.label > 0).sum())
+        leaving = (self.state / LEAVING).exists()
+        count, width = rows.features.shape
+        return Census(self.name, count, positives, width, leaving)
+
+    def farewell(self, note: Bye, specs: Specs) -> None:
+        """Keep the model, and the word that it is over."""
+        z = specs.point.unpack(note.model)
+        from sagda.engines.saved import named
+
+        arrays = named(z.x, "x") | named(z.y, "y")
+        private(self.state)
+        durable.write(self.state / MODEL, safetensors.numpy.save(arrays))
+        said = {"run": note.run, "round": note.round, "reason": note.reason}
+        durable.write(self.state / FAREWELL, json.dumps(said) + "\n")
+
+    def rows(self) -> Federation:
+        """This site's rows, read once and kept as columns that can be mapped."""
+        path = Path(self.data)
+        try:
+            found = path.stat()
+            mark = [str(path.resolve()), found.st_mtime_ns, found.st_size]
+        except FileNotFoundError:
+            mark = [self.data]
+        mark += [self.label, self.positive]
+        name = durable.digest(json.dumps(mark).encode())[:16]
+        folder = private(self.state) / f"rows-{name}"
+        if not folder.exists():
+            options = {"label": self.label, "positive": self.positive}
+            if self.data == "a9a":
+                options = {}
+            table = load(self.data, **options).train
+            for old in self.state.glob("rows-*"):
+                shutil.rmtree(old)
+            write_columns(folder, table)
+        table = read_folder(folder, "label", None)
+        count = len(table.label)
+        return Federation.of(table, np.arange(count), np.array([count]))
+
+
+def write_columns(folder: Path, table: Table) -> None:
+    """Whole, or not there."""
+    part = folder.with_name(folder.name + durable.TEMPORARY)
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700)
+    np.save(part / "features.npy", np.asarray(table.features))
+    np.save(part / "label.npy", np.asarray(table.label))
+    part.rename(folder)
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BadValue(
+            "a site's name must be 1 to 64 letters, digits, dots, dashes or "
+            f"underscores, got {name!r}."
+        )
+    return name

@@ -1,0 +1,160 @@
+"""A federated run in its folder: the server's process from start to end."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import safetensors.numpy
+
+from sagda import durable
+from sagda.check import BadKind, BadValue
+from sagda.core import Point
+from sagda.devices import keep_programs
+from sagda.federated.conductor import Conductor, NoClients, Sites, rows_of
+from sagda.federated.coordinator import Coordinator
+from sagda.federated.files import Journal, private
+from sagda.federated.letters import Census
+from sagda.federated.status import Status
+from sagda.federated.terms import read_terms, write_terms
+from sagda.folder import as_json, history_csv, model_arrays, summary_of
+from sagda.history import History
+
+SERVER = "server"  # the server's own folder in a run's
+FOLDER, RESET = "SAGDA_FOLDER", "SAGDA_RESET"  # how a server's process is told
+NOBODY = 4  # the exit code for too few clients
+
+
+class Outcome(NamedTuple):
+    """What a federated run leaves, in the shape that a simulated one has."""
+
+    history: History
+    z: Point  # with the one seed as a first axis
+    layout: str = "federation"
+    compile_seconds: float = 0.0
+
+    @property
+    def diverged(self) -> dict[int, int]:
+        whole = all(np.isfinite(a).all() for a in jax.tree.leaves(self.z))
+        last = int(self.history.rounds[-1])
+        return {} if whole else {self.history.seeds[0]: last}
+
+
+def lead(
+    folder: Path,
+    sites: Callable[[float], Sites],
+    *,
+    name: str,
+    config: Path | None = None,
+    reset: bool = False,
+) -> None:
+    """Run what `folder/config.toml` says, going on from what is there.
+
+    Args:
+        folder: the run folder.
+        sites: makes the transport for exchanges of so many seconds.
+        name: of the run, if it is a new one.
+        config: the file to take where the folder has none yet.
+        reset: begin with all variates set back.
+    """
+    path = folder / "config.toml"
+    if not path.exists() and config is not None:
+        claim(folder, config)
+    chosen, options = read_terms(path)
+    home = private(folder / SERVER)
+    with durable.lock(home):
+        keep_programs(home / "programs")
+        status = Status(home, chosen.rounds)
+        try:
+            conductor = Conductor(
+                chosen,
+                options,
+                Journal(home),
+                sites(options.timeout),
+                name=name,
+                clock=int(time.time()),
+                tell=status,
+            )
+            server = conductor.run(reset)
+            write_results(folder, conductor, server)
+        except NoClients as nobody:
+            status.end(NOBODY, f"{nobody}; the same command goes on from there.")
+            raise
+        except (BadValue, BadKind) as mistake:
+            status.end(2, str(mistake))
+            raise
+        status.end(0)
+
+
+def claim(folder: Path, config: Path) -> None:
+    """Make `folder` this configuration's, or refuse it."""
+    text = write_terms(*read_terms(config))
+    path = folder / "config.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        then, now = path.read_text(encoding="utf-8"), text
+        if then != now:
+            lines = [line for line in now.splitlines() if line not in then.splitlines()]
+            changed = ", ".join(line.partition(" ")[0] for line in lines) or "some key"
+            raise BadValue(
+                f"{folder} holds a federation of another configuration, which differs "
+                f"in {changed}; choose another folder with --out."
+            )
+        return
+    known = (".lock", SERVER, "sites")
+    if any(p.name not in known for p in folder.iterdir()):
+        raise BadValue(f"{folder} holds other files; choose another folder with --out.")
+    durable.write(path, text)
+
+
+def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> None:
+    """history.csv, model.safetensors and summary.json, as a simulation leaves them."""
+    rows, seed = rows_of(conductor.journal), conductor.config.seed
+    if not rows:
+        return
+    columns = {
+        key: np.array([[row.get(key, float("nan")) for row in rows]])
+        for key in dict.fromkeys(key for row in rows for key in row)
+    }
+    z = jax.tree.map(lambda a: np.asarray(a)[None], server.book.state.z)
+    name = conductor.config.algorithms[0]
+    runs = {name: Outcome(History((seed,), columns), z)}
+    durable.write(folder / "history.csv", history_csv(runs))
+    model = safetensors.numpy.save(model_arrays(runs), {"schema": "1"})
+    durable.write(folder / "model.safetensors", model)
+    methods = {name: server.plan.method}
+    split = split_of(conductor.census, list(server.book.members))
+    summary = summary_of(runs, server.book.round, split, methods)
+    summary["federation"] = facts(server)
+    durable.write(folder / "summary.json", as_json(summary))
+
+
+def split_of(census: dict[str, Census], names: list[str]) -> dict[str, Any]:
+    """Who holds how much, as the sites said."""
+    held = [census[name] for name in sorted(names)]
+    positives = [site.positives for site in held]
+    negatives = [site.rows - site.positives for site in held]
+    said = "".join(f"{site.name} {site.rows} {site.positives}\n" for site in held)
+    return {
+        "hash": durable.digest(said.encode())[:16],
+        "clients": len(held),
+        "names": sorted(names),
+        "smallest": min(site.rows for site in held),
+        "largest": max(site.rows for site in held),
+        "labels": {"-1": negatives, "1": positives},
+    }
+
+
+def facts(server: Coordinator) -> dict[str, Any]:
+    book, ledger = server.book, server.ledger
+    return {
+        "run": book.run,
+        "incarnation": book.incarnation,
+        "epoch": book.epoch,
+        "members": len(book.members),
+        "refused": ledger.refused,
+        "abandoned": ledger.lost,
+        "framing_bytes": ledger.framing,
+    }

@@ -1,0 +1,145 @@
+"""Flower's processes as ours: started with what they need, ended with all they started.
+
+Nothing here imports flwr or JAX.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sagda.check import BadValue
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # A task waits for less than Flower's second until its process is started.
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+}
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PATIENCE = 10.0  # seconds for a process to end by itself
+
+
+def need_flower() -> None:
+    """A sentence if the extra is missing."""
+    if importlib.util.find_spec("flwr") is None:
+        raise BadValue("federations need Flower: pip install 'sagda[flower]'.")
+
+
+def program(name: str) -> str:
+    """One of Flower's commands, from this environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def die_with_parent() -> None:
+    """On Linux the kernel ends a process whose parent is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+class Process:
+    """A process and all that it starts, with one log file."""
+
+    def __init__(
+        self, command: list[str], home: Path, log: Path, **environment: str
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        own = {"FLWR_HOME": str(home), "PATH": path, **environment}
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                env=os.environ | QUIET | own,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A group of its own: a Ctrl-C is for whoever started it to pass on.
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def stop(self) -> None:
+        """End it and all of its group; they may not outlive us."""
+        if self.code is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE / 2
+        while self.group_lives() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def group_lives(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def last_words(self, lines: int = 3) -> str:
+        text = self.log.read_text(errors="replace").strip().splitlines()
+        return " / ".join(line.strip() for line in text[-lines:])
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and not only waiting to be counted as dead."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state not in ("Z", "X")
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return free.getsockname()[1]
+
+
+def check_port(host: str, port: int) -> None:
+    """A sentence if someone listens there already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise BadValue(
+                f"`--port` {port} on {host} cannot be used ({error.strerror}); choose "
+                "another one."
+            ) from None
+
+
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 0.5).close()
+    except OSError:
+        return False
+    return True
+
+
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadValue(f"`--server` must be HOST:PORT, got {text!r}.")
+    return host.strip("[]"), int(port)

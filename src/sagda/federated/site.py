@@ -1,0 +1,122 @@
+"""`Site`: a client's part. Its rows stay here."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.core import Turn
+from sagda.data.federation import Federation
+from sagda.engines.setup import Setup
+from sagda.federated import assess
+from sagda.federated.letters import Letter, Look, Seen
+from sagda.federated.plan import Plan, Specs, on_host, phase_of
+from sagda.keys import key_of, root_key
+from sagda.protocol.client import Cache, Client
+from sagda.protocol.messages import Instruction
+from sagda.protocol.wire import Parcel
+
+
+class Kept(NamedTuple):
+    """What a client carries from phase to phase of one attempt at a round."""
+
+    incarnation: int
+    round: int
+    phase: str
+    value: Any
+
+
+class Site:
+    """A client of one run.
+
+    Args:
+        plan: what was agreed on.
+        rows: a federation of one client.
+        cache: what its disk holds.
+        save: makes a cache durable.
+        nonce: fresh random numbers.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rows: Federation,
+        cache: Cache,
+        save: Callable[[Cache], None],
+        nonce: Callable[[], int],
+    ):
+        plan.check()
+        self.plan, self.rows, self.specs = plan, rows, Specs.of(plan)
+        algorithm = plan.algorithm
+        self.phases = {p.name: p for p in (*algorithm.opening, *algorithm.phases)}
+        # Those that begin with the client's memory, not with what a phase before kept.
+        self.fresh = {p.name for p in self.phases.values() if p.resample}
+        self.fresh |= {p.name for p in algorithm.opening} | {algorithm.phases[0].name}
+        with jax.enable_x64(plan.float64):
+            self.first = on_host(algorithm.memory(plan.start()))
+        self.number = 0
+        self.machine = Client(cache, save, self.compute, nonce)
+
+    def handle(self, letter: Letter) -> Letter | None:
+        """The answer to a letter, or None where none must be given."""
+        told = letter.note
+        if told.config != self.plan.config or told.run != self.plan.run:
+            raise BadValue("a letter of another run or configuration.")
+        self.number = letter.number
+        if isinstance(told, Look):
+            z = self.specs.point.unpack(told.message)
+            seen = assess.measured(self.plan, self.rows, z, told.question)
+            return Letter(Seen(told.run, told.config, told.round, seen), letter.number)
+        message = self.specs.down[told.phase].unpack(told.message)
+        memory = None
+        if told.memory is not None:
+            memory = self.specs.memory.unpack(told.memory)
+        answer = self.machine.handle(told._replace(message=message, memory=memory))
+        return None if answer is None else Letter(answer, letter.number)
+
+    def compute(
+        self, told: Instruction, memory: Any, kept: Kept | None
+    ) -> tuple[Parcel, Any, Kept]:
+        """The algorithm's own text, on this site's rows."""
+        phase = self.phases[told.phase]
+        memory = self.first if memory is None else memory
+        same = kept is not None and kept[:2] == (told.ticket.incarnation, told.round)
+        if phase.name in self.fresh:
+            value = memory
+        elif same and kept is not None:
+            value = kept.value
+        else:
+            raise BadValue(f"phase {phase.name!r} came before the one that it needs.")
+        plan = self.plan
+        with jax.enable_x64(plan.float64):
+            setup = Setup.of(
+                plan.problem,
+                self.rows,
+                plan.dtype,
+                cohort=1,
+                batch_size=plan.batch_size,
+            )
+            reply, value, new = on_host(
+                program(phase.name)(setup, plan.method, root_key(plan.seed),
+                    np.int32(self.number), np.int32(told.round), told.message, value,
+                    memory)
+            )  # fmt: skip
+        parcel = self.specs.up[phase.name].pack(reply)
+        at = told.ticket.incarnation, told.round
+        return parcel, new, Kept(*at, phase.name, value)
+
+
+@cache
+def program(name: str) -> Callable:
+    """A phase's work; rates are arguments, so the phase is built inside."""
+
+    def work(setup, method, root, number, t, message, kept, memory):
+        own = phase_of(method.build(), name)
+        turn = Turn(t, key_of(root, t, name, number))
+        reply, kept = own.client(setup.objective(0), message, kept, turn)
+        return reply, kept, own.renew(memory, reply)
+
+    return jax.jit(work)
