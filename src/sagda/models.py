@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import equinox as eqx
 import jax
 
 from sagda import check
@@ -49,10 +48,14 @@ class Network(abc.ABC):
         """The module, started by `key`."""
 
     def init(self, key: Key) -> PyTree:
+        import equinox as eqx
+
         return eqx.filter(self.build(key), eqx.is_inexact_array)
 
     def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
         """What the module returns, row by row."""
+        import equinox as eqx
+
         # Arrays of parameters made here are not used, and so never computed.
         _, fixed = eqx.partition(self.build(jax.random.key(0)), eqx.is_inexact_array)
         return jax.vmap(eqx.combine(parameters, fixed))(features)
@@ -84,6 +87,8 @@ class MLP(Network):
             check.integer(name, getattr(self, name), low=1)
 
     def build(self, key: Key) -> Any:
+        import equinox as eqx
+
         return eqx.nn.MLP(self.features, "scalar", self.width, self.depth, key=key)
 
 
@@ -101,6 +106,8 @@ class Generator(Network):
             check.integer(name, getattr(self, name), low=1)
 
     def build(self, key: Key) -> Any:
+        import equinox as eqx
+
         return eqx.nn.MLP(
             self.latent,
             self.features,
@@ -128,6 +135,8 @@ class CNN(Network):
             )
 
     def build(self, key: Key) -> Any:
+        import equinox as eqx
+
         side, wide = math.isqrt(self.features), self.channels
         rest = ((side + 1) // 2 + 1) // 2  # after two strides of 2
         first, second, last = jax.random.split(key, 3)

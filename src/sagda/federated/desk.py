@@ -13,9 +13,9 @@ import safetensors.numpy
 
 from sagda import durable
 from sagda.check import BadValue
-from sagda.data.datasets import load
 from sagda.data.federation import Federation, Table
-from sagda.data.files import read_folder
+from sagda.data.files import read_file, read_folder
+from sagda.experiment import as_number
 from sagda.federated.files import Shelf, private
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
 from sagda.federated.plan import Specs
@@ -24,6 +24,7 @@ from sagda.federated.terms import Terms
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
+SITE = "site.json"
 
 
 class Desk(NamedTuple):
@@ -53,6 +54,17 @@ class Desk(NamedTuple):
             None if positive is None else str(positive),
         )
 
+    @classmethod
+    def in_folder(cls, state: Path) -> "Desk":
+        """A site as its own folder describes it."""
+        try:
+            told = json.loads((state / SITE).read_text(encoding="utf-8"))
+            return cls.of(told | {"state": str(state)})
+        except (OSError, ValueError, TypeError):
+            raise BadValue(
+                f"{state} is not a site's folder: no {SITE}; `sagda join` makes one."
+            ) from None
+
     @property
     def settings(self) -> dict[str, str]:
         """What `of` takes."""
@@ -73,12 +85,13 @@ class Desk(NamedTuple):
             return Letter(Thanks(note.run))
         shelf = Shelf(self.state, note.run, specs)
         draw = lambda: secrets.randbits(128)
-        site = Site(plan, self.rows(), shelf.load(), shelf.save, draw)
+        site = Site(plan, self.rows(), shelf.load(), shelf.save, draw, specs)
         answer = site.handle(letter)
         return answer or Letter(Fault("ignored", "a letter that was overtaken."))
 
     def census(self) -> Census:
         rows = self.rows().data
+        durable.write(self.state / SITE, json.dumps(self.settings) + "\n")
         positives = int((rows.label > 0).sum())
         leaving = (self.state / LEAVING).exists()
         count, width = rows.features.shape
@@ -107,10 +120,7 @@ class Desk(NamedTuple):
         name = durable.digest(json.dumps(mark).encode())[:16]
         folder = private(self.state) / f"rows-{name}"
         if not folder.exists():
-            options = {"label": self.label, "positive": self.positive}
-            if self.data == "a9a":
-                options = {}
-            table = load(self.data, **options).train
+            table = signed(read_file(path, self.label, None, None), self.positive)
             for old in self.state.glob("rows-*"):
                 shutil.rmtree(old)
             write_columns(folder, table)
@@ -119,13 +129,28 @@ class Desk(NamedTuple):
         return Federation.of(table, np.arange(count), np.array([count]))
 
 
+def signed(table: Table, positive: str | None) -> Table:
+    """Labels as -1 and +1; a site may well hold rows of one class only."""
+    label = np.asarray(table.label)
+    if positive is not None:
+        wanted = as_number(positive) if label.dtype.kind in "fiub" else positive
+        return table._replace(label=np.where(label == wanted, 1.0, -1.0))
+    found = np.unique(label)
+    if label.dtype.kind not in "fiub" or not np.isin(found, (-1, 0, 1)).all():
+        raise BadValue(
+            f"labels must be -1 and +1, or 0 and 1, found {len(found)} others such as "
+            f"{found[0]}; name the positive class with --positive."
+        )
+    return table._replace(label=np.where(label > 0, 1.0, -1.0))
+
+
 def write_columns(folder: Path, table: Table) -> None:
     """Whole, or not there."""
     part = folder.with_name(folder.name + durable.TEMPORARY)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
     np.save(part / "features.npy", np.asarray(table.features))
-    np.save(part / "label.npy", np.asarray(table.label))
+    np.save(part / "label.npy", np.asarray(table.label, np.float32))
     part.rename(folder)
 
 

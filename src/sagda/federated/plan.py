@@ -44,6 +44,12 @@ class Plan(NamedTuple):
             z = jax.tree.map(lambda a: jnp.asarray(a, self.dtype), z)
             return on_host(self.problem.project(z))
 
+    def shape(self) -> Point:
+        """The shape of z_0, without computing it."""
+        z = jax.eval_shape(lambda: self.problem.init(root_key(0)))
+        with jax.enable_x64(self.float64):
+            return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, self.dtype), z)
+
     def check(self) -> None:
         """Memories may be renewed in the last phase of a round only."""
         for phase in self.algorithm.phases[:-1]:
@@ -85,7 +91,7 @@ class Specs(NamedTuple):
         """By tracing one client through the phases, without data."""
         from sagda.costs import Probe
 
-        algorithm, z = plan.algorithm, plan.start()
+        algorithm, z = plan.algorithm, plan.shape()
         with jax.enable_x64(plan.float64):
             state = jax.eval_shape(algorithm.init, z)
             first = jax.eval_shape(algorithm.memory, z)

@@ -4,7 +4,6 @@ Nothing here imports flwr or JAX.
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import signal
@@ -38,10 +37,12 @@ def program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def die_with_parent() -> None:
-    """On Linux the kernel ends a process whose parent is gone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+# On Linux the kernel ends a process whose parent is gone, if it is asked to; asking in
+# the child between fork and exec is no choice, since JAX has threads.
+LEASH = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 class Process:
@@ -54,6 +55,8 @@ class Process:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         own = {"FLWR_HOME": str(home), "PATH": path, **environment}
         self.log = log
+        if sys.platform == "linux":
+            command = [sys.executable, "-c", LEASH, *command]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -63,7 +66,6 @@ class Process:
                 stderr=subprocess.STDOUT,
                 # A group of its own: a Ctrl-C is for whoever started it to pass on.
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
 
     @property

@@ -1,7 +1,7 @@
 """`Site`: a client's part. Its rows stay here."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,7 @@ class Site:
         cache: what its disk holds.
         save: makes a cache durable.
         nonce: fresh random numbers.
+        specs: the plan's, if at hand.
     """
 
     def __init__(
@@ -47,18 +48,23 @@ class Site:
         cache: Cache,
         save: Callable[[Cache], None],
         nonce: Callable[[], int],
+        specs: Specs | None = None,
     ):
         plan.check()
-        self.plan, self.rows, self.specs = plan, rows, Specs.of(plan)
+        self.plan, self.rows, self.specs = plan, rows, specs or Specs.of(plan)
         algorithm = plan.algorithm
         self.phases = {p.name: p for p in (*algorithm.opening, *algorithm.phases)}
         # Those that begin with the client's memory, not with what a phase before kept.
         self.fresh = {p.name for p in self.phases.values() if p.resample}
         self.fresh |= {p.name for p in algorithm.opening} | {algorithm.phases[0].name}
-        with jax.enable_x64(plan.float64):
-            self.first = on_host(algorithm.memory(plan.start()))
         self.number = 0
         self.machine = Client(cache, save, self.compute, nonce)
+
+    @cached_property
+    def first(self) -> Any:
+        """The memory that every client begins with."""
+        with jax.enable_x64(self.plan.float64):
+            return on_host(self.plan.algorithm.memory(self.plan.start()))
 
     def handle(self, letter: Letter) -> Letter | None:
         """The answer to a letter, or None where none must be given."""
