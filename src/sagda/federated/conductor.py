@@ -23,6 +23,7 @@ from sagda.metrics import auc
 from sagda.protocol.server import Book
 
 RETRY = 3.0  # seconds between attempts at a round that failed
+GRACE = 30.0  # seconds for members to come back to a server that was started again
 
 
 class Sites(Transport, Protocol):
@@ -67,22 +68,28 @@ class Conductor:
         self.sites, self.name, self.clock = sites, name, clock
         self.tell, self.sleep = tell, sleep
         self.census: dict[str, Census] = {}
+        self.here: set[str] = set()  # who has introduced itself since this start
         self.test = rows_to_score(options)
 
     def run(self, reset: bool = False) -> Coordinator:
         """All rounds; every commit is durable, so that a later call goes on from it."""
         server = self.resumed() if self.journal.exists else self.begun()
+        self.gather(server)
         if reset:
             server.server.reset()
             self.tell("reset", epoch=server.book.epoch)
-        self.measure(server)
-        last = time.monotonic()
-        while server.book.round < self.config.rounds:
+        last, moved = time.monotonic(), True
+        while True:
+            opened = server.book.opened or not server.algorithm.opening
+            if moved and opened:
+                self.measure(server)
+            if opened and server.book.round >= self.config.rounds:
+                break
             self.admit(server)
-            if server.attempt():
+            moved = server.attempt()
+            if moved:
                 last = time.monotonic()
                 self.dismiss(server)
-                self.measure(server)
             elif time.monotonic() - last > self.options.wait:
                 raise NoClients(
                     f"fewer than {self.options.min_clients} sites answered for "
@@ -103,6 +110,7 @@ class Conductor:
             for site in self.sites.arrivals():
                 if not site.leaving:
                     self.census[site.name] = site
+                    self.here.add(site.name)
             self.tell("waiting", names=sorted(self.census), sites=self.options.sites)
             if time.monotonic() - started > self.options.wait:
                 raise NoClients(
@@ -166,11 +174,24 @@ class Conductor:
 
     # Who is there.
 
+    def gather(self, server: Coordinator) -> None:
+        """After a restart members introduce themselves again; wait a while for that."""
+        started = time.monotonic()
+        while time.monotonic() - started < GRACE:
+            self.admit(server)
+            if set(server.book.members) <= self.here:
+                return
+            self.tell(
+                "waiting", names=sorted(self.here), sites=len(server.book.members)
+            )
+            self.sleep(0.25)
+
     def admit(self, server: Coordinator) -> None:
         """Sites that came since the last round join, or leave."""
         for site in self.sites.arrivals():
             name = site.name
             known = name in server.book.members
+            self.here.add(name)
             if site.leaving:
                 if known:
                     server.server.leave(name)

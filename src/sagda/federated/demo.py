@@ -17,6 +17,7 @@ from sagda.federated.status import read_status
 CONFIG = """problem = "auc"
 algorithms = ["{algorithm}"]
 rounds = {rounds}
+eval_every = 2
 local_steps = 20
 batch_size = 50
 local_lr = 0.2

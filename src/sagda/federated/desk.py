@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from sagda.data.files import read_file, read_folder
 from sagda.experiment import as_number
 from sagda.federated.files import Shelf, private
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
-from sagda.federated.plan import Specs
+from sagda.federated.plan import Plan, Specs
 from sagda.federated.site import Site
 from sagda.federated.terms import Terms
 
@@ -77,9 +78,7 @@ class Desk(NamedTuple):
         note = letter.note
         if isinstance(note, Hello):
             return Letter(self.census())
-        terms = Terms.read(letter.terms)
-        plan = terms.plan(note.run)
-        specs = Specs.of(plan)
+        plan, specs = agreed(letter.terms, note.run)
         if isinstance(note, Bye):
             self.farewell(note, specs)
             return Letter(Thanks(note.run))
@@ -127,6 +126,12 @@ class Desk(NamedTuple):
         table = read_folder(folder, "label", None)
         count = len(table.label)
         return Federation.of(table, np.arange(count), np.array([count]))
+
+
+@cache
+def agreed(terms: str, run: str) -> tuple[Plan, Specs]:
+    plan = Terms.read(terms).plan(run)
+    return plan, Specs.of(plan)
 
 
 def signed(table: Table, positive: str | None) -> Table:

@@ -105,11 +105,13 @@ class Site:
                 cohort=1,
                 batch_size=plan.batch_size,
             )
+            key = key_of(root_key(plan.seed), told.round, phase.name, self.number)
+            turn = Turn(np.int32(told.round), key)
             reply, value, new = on_host(
-                program(phase.name)(setup, plan.method, root_key(plan.seed),
-                    np.int32(self.number), np.int32(told.round), told.message, value,
-                    memory)
-            )  # fmt: skip
+                program(phase.name)(
+                    setup, plan.method, turn, told.message, value, memory
+                )
+            )
         parcel = self.specs.up[phase.name].pack(reply)
         at = told.ticket.incarnation, told.round
         return parcel, new, Kept(*at, phase.name, value)
@@ -117,11 +119,13 @@ class Site:
 
 @cache
 def program(name: str) -> Callable:
-    """A phase's work; rates are arguments, so the phase is built inside."""
+    """A phase's work; rates are arguments, so the phase is built inside.
 
-    def work(setup, method, root, number, t, message, kept, memory):
+    The key comes from outside: for a single client XLA compiles its hashing slowly.
+    """
+
+    def work(setup, method, turn, message, kept, memory):
         own = phase_of(method.build(), name)
-        turn = Turn(t, key_of(root, t, name, number))
         reply, kept = own.client(setup.objective(0), message, kept, turn)
         return reply, kept, own.renew(memory, reply)
 

@@ -1,0 +1,388 @@
+"""Federations through Flower's own messages and apps, in this process."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, uneven_table
+from sagda.algorithms import ALGORITHMS
+from sagda.check import BadValue
+from sagda.config import Config
+from sagda.experiment import method_of
+from sagda.federated import conductor as conducting
+from sagda.federated import lead as leading
+from sagda.federated import replay as replays
+from sagda.federated.conductor import NoClients, rows_of
+from sagda.federated.desk import LEAVING, MODEL, Desk
+from sagda.federated.files import Journal
+from sagda.federated.lead import lead
+from sagda.results import read_results
+
+flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
+
+from flwr.app import Context, RecordDict  # noqa: E402
+from flwr.app.error import Error  # noqa: E402
+from flwr.app.message import Message  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from sagda.engines import flower  # noqa: E402
+
+CLIENTS = 5
+
+
+class InProcessGrid:
+    """Flower's grid without a network: every message is handled when it is pushed."""
+
+    def __init__(self, desks):
+        self.nodes = {100 + i: desk for i, desk in enumerate(desks)}
+        self.ids, self.box = itertools.count(1), {}
+        self.spoil = lambda node, message, reply: reply
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        pushed = []
+        for message in messages:
+            key = f"message-{next(self.ids)}"
+            message.metadata.__dict__["_message_id"] = key
+            node = message.metadata.dst_node_id
+            config = self.nodes[node].settings
+            context = Context(
+                run_id=1, node_id=node, node_config=config, state=RecordDict(),
+                run_config={},
+            )  # fmt: skip
+            reply = flower.client(message, context)
+            reply = self.spoil(node, message, reply)
+            if reply is not None:
+                self.box[key] = reply
+            pushed.append(key)
+        return pushed
+
+    def pull_messages(self, keys):
+        return [self.box.pop(key) for key in keys if key in self.box]
+
+
+@pytest.fixture(autouse=True)
+def shared_programs(monkeypatch):
+    """The programs of these tests are kept where those of the others are."""
+    for module in (flower, leading):
+        monkeypatch.setattr(module, "keep_programs", lambda folder: None)
+    monkeypatch.setattr(conducting, "RETRY", 0.0)
+    monkeypatch.setattr(conducting, "GRACE", 2.0)
+    monkeypatch.setattr(flower, "NODES", 0.0)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """Of one size, so that the sites in this process share their programs."""
+    clients = uneven_table([4] * CLIENTS)
+    # Files hold features in single precision.
+    features = clients.data.features.astype(np.float32)
+    return clients._replace(data=clients.data._replace(features=features))
+
+
+def desks_of(clients, folder):
+    desks = []
+    for i in range(clients.clients):
+        rows = slice(clients.start[i], clients.start[i] + clients.size[i])
+        file = folder / f"site-{i}.npz"
+        data = clients.data
+        np.savez(file, features=data.features[rows], label=data.label[rows])
+        state = str(folder / f"state-{i}")
+        desks.append(Desk.of({"data": str(file), "state": state}))
+    return desks
+
+
+def config_of(folder, name="sagda-i", table="", **keys):
+    told = {"algorithms": [name], "local_lr": 0.05, "batch_size": 2, "rounds": 3}
+    told |= {"cohort": 3, "seed": 4, "float64": True, "local_steps": 3} | keys
+    lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
+    path = folder / "federation.toml"
+    path.write_text("\n".join([*lines, "[federation]", f"sites = {CLIENTS}", table]))
+    return path
+
+
+def simulated(clients, name, rounds):
+    method = method_of(Config(local_lr=0.05, local_steps=3), name)
+    return sagda.simulate(
+        method, sagda.AUC.of(clients), clients, rounds=rounds, cohort=3, batch_size=2,
+        seeds=4, float64=True,
+    )  # fmt: skip
+
+
+def run_in(folder, desks, name="sagda-i", grid=None, table="", **keys):
+    grid = grid or InProcessGrid(desks)
+    config = config_of(folder, name, table, **keys)
+    lead(
+        folder / "run",
+        lambda timeout: flower.GridSites(grid, timeout),
+        name="run1",
+        config=config,
+    )
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_agrees_with_the_simulator(name, clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    folder = run_in(tmp_path, desks, name)
+    run = simulated(clients, name, 3)
+    found = read_results(folder).columns[name]
+    kept = replays.read_kept(folder)
+    np.testing.assert_allclose(
+        flat(kept.book.state.z), flat(run.carry.state.z), rtol=1e-10, atol=1e-12
+    )
+    for column in run.history.columns:
+        if column not in ("seconds", "eval_bytes"):
+            np.testing.assert_allclose(
+                found[column], run.history[column], rtol=1e-6, err_msg=column
+            )
+    for column in ("grad_phi_sq", "phi", "f", "bytes_down", "bytes_up", "samples"):
+        np.testing.assert_allclose(
+            found[column], run.history[column], rtol=1e-10, atol=1e-14, err_msg=column
+        )
+    assert (found["framing_bytes"][0, 1:] > 0).all()
+    assert (found["eval_bytes"][0] > 0).all()
+
+
+def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    folder = run_in(tmp_path, desks)
+    kept = replays.read_kept(folder)
+    findings = replays.verify(kept, {desk.name: desk.state for desk in desks})
+    assert len(findings) == 3 + CLIENTS
+    assert all(finding.holds for finding in findings)
+    book = replays.replay(kept, {desk.name: desk for desk in desks})
+    assert replays.same_state(kept.book, book)
+    z = book.state.z
+    assert not replays.same_state(
+        kept.book, book._replace(state=book.state._replace(z=2.0 * z))
+    )
+    # A table that was changed by hand is found out, file by file.
+    file = next((folder / "server").glob("member-site-0-*"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(BadValue, match="is damaged: its sha256"):
+        replays.read_kept(folder)
+
+
+def test_sites_are_left_with_the_model(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    run_in(tmp_path, desks, rounds=1)
+    from safetensors.numpy import load_file
+
+    model = load_file(desks[0].state / MODEL)
+    assert set(model) == {"x/model", "x/c_1", "x/c_2", "y"}
+    said = json.loads((desks[0].state / "farewell.json").read_text())
+    assert said == {"run": "run1", "round": 1, "reason": "done"}
+
+
+def crash_after(monkeypatch, count):
+    """The server's process ends in the middle of its count-th durable write."""
+    from sagda import durable
+
+    whole, left = durable.write, itertools.count(count, -1)
+
+    def write(path, content):
+        if path.parent.name == "server" and next(left) == 0:
+            raise KeyboardInterrupt
+        return whole(path, content)
+
+    monkeypatch.setattr(durable, "write", write)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 9, 12, 13, 17])
+def test_a_server_that_was_killed_goes_on_bit_for_bit(
+    count, clients, tmp_path, monkeypatch
+):
+    desks = desks_of(clients, tmp_path)
+    (tmp_path / "whole").mkdir()
+    whole = run_in(tmp_path / "whole", desks_of(clients, tmp_path / "whole"))
+    with monkeypatch.context() as patched:
+        crash_after(patched, count)
+        with pytest.raises(KeyboardInterrupt):
+            run_in(tmp_path, desks)
+    folder = run_in(tmp_path, desks)
+    a, b = replays.read_kept(whole).book, replays.read_kept(folder).book
+    assert a.round == b.round == 3
+    np.testing.assert_array_equal(flat(a.state), flat(b.state))
+    for name in a.members:
+        np.testing.assert_array_equal(
+            flat(a.members[name].memory), flat(b.members[name].memory)
+        )
+    assert (whole / "model.safetensors").read_bytes() == (
+        folder / "model.safetensors"
+    ).read_bytes()
+    rounds = [row["round"] for row in rows_of(Journal(folder / "server"))]
+    assert rounds == [0, 1, 2, 3]
+
+
+def spoiling(grid, node, times, change):
+    """Change so many of a node's training replies."""
+    left = [times]
+
+    def spoil(at, message, reply):
+        training = message.metadata.message_type.startswith("train")
+        if at != node or not training or not left[0]:
+            return reply
+        left[0] -= 1
+        return change(message, reply)
+
+    grid.spoil = spoil
+    return grid
+
+
+def twice(grid):
+    """Its first answer comes again in the next round."""
+    kept = []
+
+    def change(message, reply):
+        kept.append(reply)
+        if len(kept) == 1:
+            return reply
+        return Message(kept[0].content, reply_to=message)
+
+    return change
+
+
+def without_note(message, reply):
+    return Message(RecordDict(), reply_to=message)
+
+
+def error(message, reply):
+    return Message(Error(2, "it raised"), reply_to=message)
+
+
+def lost(message, reply):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [(without_note, "format"), (error, "error"), (lost, "late"), ("twice", "ticket")],
+)
+def test_a_client_that_fails_is_refused_and_the_round_goes_on(
+    change, code, clients, tmp_path
+):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    change = twice(grid) if change == "twice" else change
+    spoiling(grid, 102, 2, change)
+    table = "timeout = 0.3"
+    folder = run_in(tmp_path, desks, grid=grid, table=table, cohort=5, rounds=4)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["federation"]["refused"][code] >= 1
+    kept = replays.read_kept(folder)
+    assert kept.book.round == 4
+    assert all(f.holds for f in replays.verify(kept, {d.name: d.state for d in desks}))
+    book = replays.replay(kept, {desk.name: desk for desk in desks})
+    assert replays.same_state(kept.book, book)
+
+
+def test_too_few_answers_end_the_server_with_everything_kept(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    spoiling(grid, 102, 10**9, lost)
+    table = "timeout = 0.05\nwait = 0.5\nmin_clients = 5"
+    with pytest.raises(NoClients, match="fewer than 5 sites answered"):
+        run_in(tmp_path, desks, grid=grid, table=table, cohort=5)
+    status = json.loads((tmp_path / "run" / "server" / "status.json").read_text())
+    assert status["code"] == 4
+    assert "goes on from there" in status["sentence"]
+    assert replays.read_kept(tmp_path / "run").book.round == 0
+
+
+def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks[:4])
+    late = iter([False] * 3)
+
+    def ids(self):
+        # The fifth comes after a while; the first wants to go after that.
+        if next(late, True) and 104 not in self.nodes:
+            self.nodes[104] = desks[4]
+        kept = tmp_path / "run" / "server" / "manifest.json"
+        if kept.exists() and json.loads(kept.read_text())["round"] == 3:
+            (desks[0].state / LEAVING).touch()
+            self.nodes.pop(100, None)
+            self.nodes[105] = desks[0]
+        return list(self.nodes)
+
+    monkeypatch.setattr(InProcessGrid, "get_node_ids", ids)
+    config = config_of(tmp_path, rounds=6, cohort=4)
+    text = config.read_text().replace(f"sites = {CLIENTS}", "sites = 4")
+    config.write_text(text)
+    sites = lambda timeout: flower.GridSites(grid, timeout)
+    lead(tmp_path / "run", sites, name="run1", config=config)
+    kept = replays.read_kept(tmp_path / "run")
+    assert sorted(kept.book.members) == ["site-1", "site-2", "site-3", "site-4"]
+    assert {m.number for m in kept.book.members.values()} == {1, 2, 3, 4}
+    assert all(f.holds for f in replays.verify(kept, {d.name: d.state for d in desks}))
+    book = replays.replay(kept, {desk.name: desk for desk in desks})
+    assert replays.same_state(kept.book, book)
+    said = json.loads((desks[0].state / "farewell.json").read_text())
+    assert said["reason"] == "left"
+
+
+def test_a_silent_site_is_removed_with_its_variate_if_so_configured(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    spoiling(grid, 102, 10**9, error)
+    folder = run_in(
+        tmp_path, desks, grid=grid, table="max_absence = 2", cohort=5, rounds=4
+    )
+    kept = replays.read_kept(folder)
+    assert "site-2" not in kept.book.members
+    assert len(kept.book.members) == 4
+    assert all(finding.holds for finding in replays.verify(kept, {}))
+
+
+def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
+    desks = desks_of(clients, tmp_path)
+    run_in(tmp_path, desks, rounds=2)
+    sites = lambda timeout: flower.GridSites(InProcessGrid(desks), timeout)
+    folder = tmp_path / "run"
+    longer = (folder / "config.toml").read_text().replace("rounds = 2", "rounds = 4")
+    (folder / "config.toml").write_text(longer)
+    lead(folder, sites, name="run1", reset=True)
+    kept = replays.read_kept(folder)
+    assert (kept.book.round, kept.book.epoch) == (4, 1)
+    book = replays.replay(kept, {desk.name: desk for desk in desks})
+    assert replays.same_state(kept.book, book)
+
+
+def test_another_configuration_is_refused(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    run_in(tmp_path, desks, rounds=1)
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("local_lr = 0.05", "local_lr = 0.1"))
+    sites = lambda timeout: flower.GridSites(InProcessGrid(desks), timeout)
+    with pytest.raises(BadValue, match="which differs in local_lr"):
+        lead(tmp_path / "run", sites, name="run1")
+
+
+def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
+    """Flower would send an exception's text, which may quote a row."""
+    desks = desks_of(clients, tmp_path)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("age,label\nthirty-secret,1\n")
+    grid = InProcessGrid([*desks, desks[0]._replace(name="bad", data=str(secret))])
+    message = Message(
+        flower.records(flower.Letter(flower.Hello("any"))), 105, "query.hello"
+    )
+    (key,) = grid.push_messages([message])
+    (reply,) = grid.pull_messages([key])
+    letter = flower.read(reply.content)
+    assert letter.note == ("site", "BadValue at the site.")
+
+
+def test_every_phase_of_every_algorithm_has_a_handler():
+    names = flower.phase_names()
+    assert {"local", "collect"} <= set(names)
+    assert all(name.isidentifier() for name in names)
