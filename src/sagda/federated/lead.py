@@ -1,7 +1,8 @@
 """A federated run in its folder: the server's process from start to end."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,7 +65,7 @@ def lead(
         claim(folder, config)
     chosen, options = read_terms(path)
     home = private(folder / SERVER)
-    with durable.lock(home):
+    with patient_lock(home):
         keep_programs(home / "programs")
         status = Status(home, chosen.rounds)
         try:
@@ -86,6 +87,22 @@ def lead(
             status.end(2, str(mistake))
             raise
         status.end(0)
+
+
+@contextlib.contextmanager
+def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
+    """The lock of a folder; a server that was killed may need a moment to be gone."""
+    deadline = time.monotonic() + seconds
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(durable.lock(folder))
+                break
+            except BadValue:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+        yield
 
 
 def claim(folder: Path, config: Path) -> None:

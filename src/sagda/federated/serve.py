@@ -1,5 +1,7 @@
 """`sagda serve`: a SuperLink and a run on it, watched and started again as needed."""
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -96,6 +98,8 @@ class Server:
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = '
             f'"{self.near}"\n{secure or "insecure = true"}\n'
         )
+        if self.pid is not None and processes.lives(self.pid):
+            os.kill(self.pid, signal.SIGKILL)  # cut off from its SuperLink
         (self.folder / SERVER / FILE).unlink(missing_ok=True)
         self.pid, self.since = None, time.monotonic()
         self.starts += 1

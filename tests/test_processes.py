@@ -1,0 +1,161 @@
+"""Federations as real processes: SuperLink, SuperNodes, and what becomes of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sagda
+from sagda.config import Config
+from sagda.experiment import method_of
+from sagda.federated import processes
+from sagda.federated.demo import demo
+from sagda.federated.status import read_status
+from sagda.results import read_results
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
+pytestmark = pytest.mark.slow
+
+SAGDA = [sys.executable, "-m", "sagda.cli"]
+RATES = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 5, "batch_size": 20}
+
+
+def prepare(folder, sites, table="", **keys):
+    """A split of a9a, and files of it as a server and its sites have them."""
+    data = sagda.load("a9a")
+    clients = sagda.partition(data.train, "by-label", clients=sites, samples=500)
+    home = folder / "sites"
+    home.mkdir(parents=True)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in (RATES | keys).items()]
+    text = "\n".join([*lines, "[federation]", f"sites = {sites}", table, ""])
+    (home / "federation.toml").write_text(text)
+    files = {}
+    for i in range(sites):
+        rows = slice(clients.start[i], clients.start[i] + clients.size[i])
+        place = home / f"site-{i}"
+        place.mkdir()
+        files[place.name] = place / "rows.npz"
+        np.savez(
+            files[place.name],
+            features=clients.data.features[rows],
+            label=clients.data.label[rows],
+        )
+    return clients, files
+
+
+def verified(folder):
+    done = subprocess.run(
+        [*SAGDA, "verify", str(folder), "--replay", "--json"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout)
+
+
+def of_this_run(folder):
+    """The processes that have to do with a folder, by their command lines."""
+    found = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(folder) in line and processes.lives(int(path.name)):
+                found[int(path.name)] = line
+    return found
+
+
+def at_end(deadline):
+    return lambda: time.monotonic() > deadline
+
+
+@pytest.mark.parametrize("name", ["sagda-i", "sagda-ii", "fsgda"])
+def test_real_processes_agree_with_the_simulator(name, tmp_path):
+    folder = tmp_path / "run"
+    keys = {"algorithms": [name], "cohort": 4, "rounds": 10, "eval_every": 5}
+    clients, files = prepare(folder, 6, **keys)
+    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 600))
+    assert code == 0, words
+    run = sagda.simulate(
+        method_of(Config(**RATES), name), sagda.AUC.of(clients), clients, rounds=10,
+        cohort=4, batch_size=20, eval_every=5,
+    )  # fmt: skip
+    found = read_results(folder).columns[name]
+    for column in run.history.columns:
+        if column not in ("seconds", "eval_bytes"):
+            np.testing.assert_allclose(
+                found[column], run.history[column], rtol=1e-5, err_msg=column
+            )
+    for column in ("bytes_down", "bytes_up", "gradients", "samples"):
+        np.testing.assert_array_equal(found[column], run.history[column])
+    assert not of_this_run(folder)
+
+
+class Killer(threading.Thread):
+    """Kills one process after another as a run goes on."""
+
+    def __init__(self, folder):
+        super().__init__(daemon=True)
+        self.folder, self.killed = folder, []
+
+    def find(self, word):
+        pids = [p for p, line in of_this_run(self.folder).items() if word in line]
+        return pids[0] if pids else None
+
+    def run(self):
+        server = self.folder / "server"
+        plan = {
+            2: lambda: self.find("flower-supernode"),
+            4: lambda: read_status(server).get("pid"),
+            6: lambda: self.find("flower-superlink"),
+        }
+        for at, find in plan.items():
+            while read_status(server).get("round", 0) < at:
+                time.sleep(0.1)
+            time.sleep(1.0)
+            pid = find()
+            os.kill(pid, signal.SIGKILL)
+            self.killed.append(pid)
+            time.sleep(5)
+
+
+def test_killed_client_server_and_superlink_leave_everything_exact(tmp_path):
+    folder = tmp_path / "run"
+    _, files = prepare(
+        folder, 3, "timeout = 40", algorithms=["sagda-i"], rounds=9, eval_every=3
+    )
+    killer = Killer(folder)
+    killer.start()
+    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 900))
+    assert code == 0, words
+    assert len(killer.killed) == 3
+    code, found = verified(folder)
+    assert code == 0, found
+    assert found["holds"]
+    assert any("bit for bit" in finding["what"] for finding in found["findings"])
+    manifest = json.loads((folder / "server" / "manifest.json").read_text())
+    assert manifest["round"] == 9
+    assert not of_this_run(folder)
+
+
+def test_the_demonstration_leaves_a_folder_and_nothing_running(tmp_path):
+    folder = tmp_path / "demo"
+    done = subprocess.run(
+        [*SAGDA, "federation-demo", "--rounds", "8", "--out", str(folder)],
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the invariant holds" in done.stdout
+    for name in ("config.toml", "history.csv", "summary.json", "report.html"):
+        assert (folder / name).is_file()
+    found = read_results(folder).columns["sagda-i"]
+    assert found["round"][0, -1] == 8
+    assert found["auc_test"][0, -1] > 0.85
+    assert not of_this_run(folder)
