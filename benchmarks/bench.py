@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import entrants
+import exchange
 import growth
 import jax
 import machine
@@ -34,6 +35,7 @@ SECTIONS = {
     "million": growth.measure_million,
     "sweep": sweep.measure_sweep,
     "profile": parts.measure_profile,
+    "exchange": exchange.measure_exchange,
 }
 
 

@@ -145,11 +145,36 @@ def total(us: float) -> list[str]:
     return [f"{us:,.0f}", "100"]
 
 
+def exchange(found: dict) -> Table:
+    """Seconds per exchange over Flower, and the ratio of the means."""
+    names = {
+        "empty": f"Flower's own, empty, {found['bytes']:,} bytes each way",
+        "ours": "a round of SAGDA-I, the same bytes",
+    }
+    base = next(row for row in found["rows"] if row["name"] == "empty")
+    head = ["", "exchanges", "mean, s", "standard error", "median, s", "ratio"]
+    return [
+        head,
+        *(
+            [
+                names[row["name"]],
+                str(row["count"]),
+                f"{row['mean']:.2f}",
+                f"{row['error']:.2f}",
+                f"{row['median']:.2f}",
+                f"{row['mean'] / base['mean']:.2f}",
+            ]
+            for row in found["rows"]
+        ),
+    ]
+
+
 TABLES = {
     "rivals": rivals,
     "layouts": layouts,
     "growth": growths,
     "million": million,
     "sweep": sweep,
+    "exchange": exchange,
     "profile": profile,
 }

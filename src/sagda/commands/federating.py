@@ -36,7 +36,7 @@ def serve(
 
     Example: `sagda serve federation.toml --port 8000`
     """
-    from sagda.federated.processes import LOOPBACK, need_flower
+    from sagda.federated.processes import LOOPBACK, check_port, need_flower
 
     need_flower()
     check.integer("port", port, low=1, high=65535)
@@ -58,6 +58,7 @@ def serve(
     from sagda.terminal import Interrupt, results
 
     folder = out or Path("runs") / config.stem
+    check_port(host, port)
     claim(folder, config)
     tls = None
     if ca is not None and certificate is not None and key is not None:

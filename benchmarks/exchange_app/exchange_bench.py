@@ -1,0 +1,77 @@
+"""Exchanges in turns: a round of sagda, and one of Flower's own that does nothing.
+
+An empty exchange sends the same bytes in both directions and is made by Flower's
+`send_and_receive`; its client does not import JAX or sagda.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+PHASE = "local"
+server, client = ServerApp(), ClientApp()
+
+
+@client.query("echo")
+def echo(message: Message, context: Context) -> Message:
+    return Message(message.content, reply_to=message)
+
+
+def ours(message: Message, context: Context) -> Message:
+    from sagda.engines.flower import handle
+
+    return handle(message, context)
+
+
+client.train(PHASE)(ours)
+client.query("hello")(ours)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    from sagda.config import Config
+    from sagda.engines.flower import GridSites
+    from sagda.federated.coordinator import Coordinator, first_book
+    from sagda.federated.files import Journal, parts_of
+    from sagda.federated.plan import Specs, on_host
+    from sagda.federated.terms import Terms
+
+    folder = Path(os.environ["BENCH_FOLDER"])
+    wanted = int(os.environ["BENCH_EXCHANGES"])
+    sites, census = GridSites(grid, 120.0), {}
+    while len(census) < 2:
+        census |= {site.name: site for site in sites.arrivals()}
+        time.sleep(0.25)
+    rates = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 10, "batch_size": 20}
+    terms = Terms.settle(Config(**rates), list(census.values()))
+    plan = terms.plan("bench")
+    book, journal = first_book(plan, census), Journal(folder / "server")
+    first = on_host(plan.algorithm.memory(plan.start()))
+    parts = parts_of(plan, book, Specs.of(plan), first)
+    journal.describe(terms.text, {}, parts)
+    leader = Coordinator(plan, book, sites, journal.save, terms=terms.text)
+    size = leader.specs.down[PHASE].bytes
+    times: dict[str, list[float]] = {"ours": [], "empty": []}
+    for turn in range(wanted + 1):
+        began = time.perf_counter()
+        done = leader.attempt()
+        middle = time.perf_counter()
+        payload = ArrayRecord({"x": Array("<f4", (size // 4,), "raw", bytes(size))})
+        replies = grid.send_and_receive(
+            [
+                Message(RecordDict({"x": payload}), node, "query.echo")
+                for node in sites.node.values()
+            ],
+            timeout=120,
+        )
+        whole = all(reply.has_content() for reply in replies)
+        if turn and done and whole:  # the first one compiles
+            times["ours"].append(middle - began)
+            times["empty"].append(time.perf_counter() - middle)
+        (folder / "times.json").write_text(json.dumps(times | {"bytes": size}))
+    (folder / "done").touch()
