@@ -90,9 +90,12 @@ def test_real_processes_agree_with_the_simulator(name, tmp_path):
     found = read_results(folder).columns[name]
     for column in run.history.columns:
         if column not in ("seconds", "eval_bytes"):
+            # The gap is a small difference of Phi and f, and as exact as they are.
+            scale = np.abs(run.history["phi"]).max() if column == "gap" else 0.0
             np.testing.assert_allclose(
-                found[column], run.history[column], rtol=1e-5, err_msg=column
-            )
+                found[column], run.history[column], rtol=1e-5, atol=1e-5 * scale,
+                err_msg=column,
+            )  # fmt: skip
     for column in ("bytes_down", "bytes_up", "gradients", "samples"):
         np.testing.assert_array_equal(found[column], run.history[column])
     assert not of_this_run(folder)

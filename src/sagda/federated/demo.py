@@ -20,7 +20,7 @@ rounds = {rounds}
 eval_every = 2
 local_steps = 20
 batch_size = 50
-local_lr = 0.2
+local_lr = 0.1
 server_lr = 1.0
 
 [federation]
