@@ -23,11 +23,14 @@ from sagda.metrics import auc
 from sagda.protocol.server import Book
 
 RETRY = 3.0  # seconds between attempts at a round that failed
+PARTING = 30.0  # seconds for a farewell: nothing depends on its answer
 GRACE = 30.0  # seconds for members to come back to a server that was started again
 
 
 class Sites(Transport, Protocol):
     """A transport that also sees who comes."""
+
+    timeout: float  # seconds that an exchange may take
 
     def arrivals(self) -> list[Census]:
         """Who has introduced itself since the last call."""
@@ -223,8 +226,10 @@ class Conductor:
         book = server.book
         model = server.specs.point.pack(on_host(book.state.z))
         bye = Letter(Bye(book.run, book.round, reason, model), 0, server.terms)
+        self.sites.timeout = min(self.sites.timeout, PARTING)
         for _ in self.sites.exchange(dict.fromkeys(names, bye)):
             pass
+        self.sites.timeout = self.options.timeout
 
     # Measuring.
 

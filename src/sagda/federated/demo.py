@@ -28,6 +28,7 @@ sites = {sites}
 test = "a9a"
 """
 ROWS = 1000  # of each site
+PATIENCE = 40.0  # seconds: each of these has processes of its own to end
 
 
 def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, Path]:
@@ -89,4 +90,4 @@ def demo(
         return server.code, server.last_words(1)
     finally:
         for process in reversed(started):
-            process.stop()
+            process.stop(PATIENCE)

@@ -12,6 +12,8 @@ from sagda.federated.desk import FAREWELL, LEAVING, Desk
 
 PATIENCE = 90.0  # seconds: Flower refuses a killed node for about a minute
 
+LINGER = 5.0  # seconds for the node to send its last answer
+
 
 class Gone(Exception):
     """No server could be reached for too long."""
@@ -43,6 +45,7 @@ def join(
         try:
             while not stop():
                 if word.exists():
+                    time.sleep(LINGER)
                     return json.loads(word.read_text())
                 now = time.monotonic()
                 if processes.listens(host, port):

@@ -72,12 +72,12 @@ class Process:
     def code(self) -> int | None:
         return self.process.poll()
 
-    def stop(self) -> None:
+    def stop(self, patience: float = PATIENCE) -> None:
         """End it and all of its group; they may not outlive us."""
         if self.code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE)
+                self.process.wait(patience)
         deadline = time.monotonic() + PATIENCE / 2
         while self.group_lives() and time.monotonic() < deadline:
             time.sleep(0.1)
