@@ -69,7 +69,9 @@ def run(folder: Path, wanted: int, say: Callable) -> dict:
             "insecure = true\n"
         )
         hand_in = [processes.program("flwr"), "run", str(APP), "here"]
-        processes.Process(hand_in, home, folder / "run.log").process.wait(60)
+        handed = processes.Process(hand_in, home, folder / "run.log")
+        if handed.process.wait(60):
+            raise Failed(handed.last_words(8))
         deadline, shown = time.monotonic() + 60 + 60 * wanted, 0
         while not (folder / "done").exists():
             if time.monotonic() > deadline or link.code is not None:
