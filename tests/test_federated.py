@@ -88,6 +88,7 @@ def test_sites_of_unequal_size_agree_with_the_simulator():
     agree_in("sagda-i", uneven_table([3, 5, 2, 4, 3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
 def test_rounds_over_letters_agree_with_the_simulator(name, clients):
     agree_in(name, clients)

@@ -111,7 +111,7 @@ def simulated(clients, name, rounds):
     method = method_of(Config(local_lr=0.05, local_steps=3), name)
     return sagda.simulate(
         method, sagda.AUC.of(clients), clients, rounds=rounds, cohort=3, batch_size=2,
-        seeds=4, float64=True,
+        seeds=4, float64=True, layout="batched/1",
     )  # fmt: skip
 
 

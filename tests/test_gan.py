@@ -96,6 +96,7 @@ def mnist_or_skip():
         pytest.skip(str(missing))
 
 
+@pytest.mark.slow
 def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
     out = tmp_path / "gan"

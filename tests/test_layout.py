@@ -64,10 +64,11 @@ def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
     ("clients", "layouts"),
     [
         (8, FEW),
-        pytest.param(8, LAYOUTS, marks=pytest.mark.slow),
-        pytest.param(7, FEW, marks=pytest.mark.slow),
+        (8, LAYOUTS),
+        (7, FEW),
     ],
 )
+@pytest.mark.slow
 def test_all_layouts_agree_with_everyone(clients, layouts):
     """Eight clients can be split over two devices with their memories, seven not."""
     data = uneven_table([3, 5, 2, 4, 3, 6, 2, 4][:clients])
@@ -88,6 +89,7 @@ def test_a_warm_start_is_the_same_on_two_devices():
     agree(one, two)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_another_layout_and_bit_for_bit_in_its_own():
     data = uneven_table([3, 5, 2, 4, 3])
     problem = sagda.AUC.of(data)

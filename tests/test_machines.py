@@ -209,6 +209,7 @@ def test_asked_to_stop_all_processes_stop_and_keep_their_state(tmp_path):
     wait_until_gone(workers)
 
 
+@pytest.mark.slow
 def test_processes_that_differ_are_told_so(tmp_path):
     port, folder = free_port(), tmp_path / "r"
     place = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process"]

@@ -183,9 +183,10 @@ def ten_sites():
     ("name", "layout"),
     [
         ("sagda-i", "batched/2:clients"),
-        pytest.param("sagda-ii", "mapped/1", marks=pytest.mark.slow),
+        ("sagda-ii", "mapped/1"),
     ],
 )
+@pytest.mark.slow
 def test_rows_that_stream_give_the_run_of_rows_that_stay(name, layout):
     clients = ten_sites()
     run = lambda stream: sagda.simulate(
