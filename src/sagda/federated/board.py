@@ -53,7 +53,7 @@ def headline(status: dict[str, Any]) -> str:
     """round 3 of 8, bytes, the measure, time left."""
     if status.get("state") == "waiting":
         here = status.get("answered", [])
-        return f"waiting for sites: {len(here)} of {status.get('sites', '?')} are here"
+        return f"waiting for sites: {len(here)} of {status['sites']} are here"
     row, parts = status.get("row", {}), []
     parts.append(f"round {status['round']} of {status['rounds']}")
     if row:

@@ -17,9 +17,10 @@ from sagda.check import BadValue
 from sagda.data.federation import Federation, Table
 from sagda.data.files import read_file, read_folder
 from sagda.experiment import as_number
-from sagda.federated.files import Shelf, private
+from sagda.federated.files import private
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
 from sagda.federated.plan import Plan, Specs
+from sagda.federated.shelf import Shelf
 from sagda.federated.site import Site
 from sagda.federated.terms import Terms
 

@@ -67,7 +67,7 @@ def lead(
     home = private(folder / SERVER)
     with patient_lock(home):
         keep_programs(home / "programs")
-        status = Status(home, chosen.rounds)
+        status = Status(home, chosen.rounds, options.sites)
         try:
             conductor = Conductor(
                 chosen,

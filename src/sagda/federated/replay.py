@@ -11,10 +11,11 @@ from sagda.check import BadValue
 from sagda.core import Phase
 from sagda.federated.coordinator import Coordinator, first_book
 from sagda.federated.desk import Desk
-from sagda.federated.files import Journal, Shelf, flat, parts_of, total_of
+from sagda.federated.files import Journal, flat, parts_of, total_of
 from sagda.federated.lead import SERVER
 from sagda.federated.letters import Letter
 from sagda.federated.plan import Plan, Specs, on_host
+from sagda.federated.shelf import Shelf
 from sagda.federated.site import Site
 from sagda.federated.terms import Terms
 from sagda.protocol.client import Cache

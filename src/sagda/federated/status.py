@@ -12,13 +12,14 @@ FILE = "status.json"
 class Status:
     """A small file that is always whole; nothing depends on it."""
 
-    def __init__(self, folder: Path, rounds: int):
+    def __init__(self, folder: Path, rounds: int, sites: int):
         self.path = folder / FILE
         self.now: dict[str, Any] = {
             "pid": os.getpid(),
             "state": "waiting",
             "round": 0,
             "rounds": rounds,
+            "sites": sites,
             "phase": "",
             "waiting_for": [],
             "answered": [],
