@@ -23,7 +23,7 @@ from sagda.results import read_results
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
-from flwr.app import Context, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, Context, RecordDict  # noqa: E402
 from flwr.app.error import Error  # noqa: E402
 from flwr.app.message import Message  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
@@ -350,11 +350,107 @@ def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     longer = (folder / "config.toml").read_text().replace("rounds = 2", "rounds = 4")
     (folder / "config.toml").write_text(longer)
-    lead(folder, sites, name="run1", reset=True)
+    (folder / "server" / "reset").touch()
+    lead(folder, sites, name="run1")
+    assert not (folder / "server" / "reset").exists()
     kept = replays.read_kept(folder)
     assert (kept.book.round, kept.book.epoch) == (4, 1)
     book = replays.replay(kept, {desk.name: desk for desk in desks})
     assert replays.same_state(kept.book, book)
+
+
+def hostile(clients, tmp_path, note=None, **records):
+    """A run in which site-2 changes the text or adds records to all its answers."""
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+
+    def change(node, message, reply):
+        if node != 102 or message.metadata.message_type.startswith("query"):
+            return reply
+        content = reply.content
+        if note is not None:
+            text = json.loads(content["note"]["text"])
+            text["note"] |= note
+            content["note"]["text"] = json.dumps(text)
+        for name, record in records.items():
+            content[name] = record
+        return reply
+
+    grid.spoil = change
+    folder = run_in(tmp_path, desks, grid=grid, cohort=5)
+    kept = replays.read_kept(folder)
+    assert kept.book.round == 3
+    assert all(f.holds for f in replays.verify(kept, {d.name: d.state for d in desks}))
+    summary = json.loads((folder / "summary.json").read_text())
+    return kept, summary["federation"]["refused"]
+
+
+@pytest.mark.parametrize("field", ["version", "code", "name", "base", "ticket"])
+def test_a_record_under_another_fields_name_is_nothing(field, clients, tmp_path):
+    hostile(clients, tmp_path, **{field: ArrayRecord()})
+
+
+def test_a_version_of_another_ticket_is_refused(clients, tmp_path):
+    """It could be the one that the table has, whose file would then stay as it is."""
+    kept, refused = hostile(clients, tmp_path, note={"version": [[1, 1], 7]})
+    assert refused["version"] == 3
+    assert kept.book.members["site-2"].memory is None
+
+
+def test_a_message_that_flower_cannot_open_is_one_refusal(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    whole = grid.pull_messages
+
+    def pull(keys):
+        found = whole(keys)
+        for message in found:
+            kind = message.metadata.message_type
+            if message.metadata.src_node_id == 102 and kind.startswith("train"):
+                raise KeyError("a child is missing")
+        return found
+
+    grid.pull_messages = pull
+    folder = run_in(tmp_path, desks, grid=grid, cohort=5)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["federation"]["refused"] == {"format": 3}
+
+
+def test_the_only_member_may_leave(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    run_in(tmp_path, desks, rounds=1)
+    folder = tmp_path / "run"
+    longer = (folder / "config.toml").read_text().replace("rounds = 1", "rounds = 2")
+    longer = longer.replace("timeout = 120.0", "timeout = 0.1")
+    longer = longer.replace("wait = 600.0", "wait = 0.2")
+    (folder / "config.toml").write_text(longer)
+    for desk in desks:
+        (desk.state / LEAVING).touch()
+    grid = InProcessGrid(desks)
+    with pytest.raises(NoClients):
+        lead(folder, lambda timeout: flower.GridSites(grid, timeout), name="run1")
+    kept = replays.read_kept(folder)
+    assert not kept.book.members
+    assert not list((folder / "server").glob("member-*"))
+    assert all(finding.holds for finding in replays.verify(kept, {}))
+
+
+def test_who_is_not_drawn_is_not_absent(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    folder = run_in(
+        tmp_path, desks, "fsgda", table="max_absence = 1", cohort=2, rounds=6
+    )
+    assert len(replays.read_kept(folder).book.members) == CLIENTS
+
+
+def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    odd = tmp_path / "odd.npz"
+    np.savez(odd, features=np.zeros((4, 9), np.float32), label=np.ones(4))
+    other = Desk.of({"data": str(odd), "state": str(tmp_path / "state-odd")})
+    grid = InProcessGrid([desks[0], other, *desks[1:]])
+    folder = run_in(tmp_path, desks, grid=grid, rounds=1)
+    assert sorted(replays.read_kept(folder).book.members) == [d.name for d in desks]
 
 
 def test_another_configuration_is_refused(clients, tmp_path):

@@ -378,7 +378,12 @@ def test_an_instruction_that_comes_twice_gets_the_same_answer():
 
 def test_who_was_long_away_is_named():
     world, _, reply = pair()
-    world.server.receive("a", "local", reply)
-    world.server.commit((1, 0), world.server.renewed("local"))
-    assert world.server.absent(1) == ["b"]
-    assert world.server.absent(2) == []
+    server = world.server
+    server.receive("a", "local", reply)
+    members = server.attended(server.renewed("local"), ["a", "b"], ["a"])
+    server.commit((1, 0), members)
+    assert server.absent(1) == ["b"]
+    assert server.absent(2) == []
+    # Who is not asked misses nothing, and who answers has missed nothing.
+    assert server.attended(members, ["a"], ["a"])["b"].missed == 1
+    assert server.attended(members, ["b"], ["b"])["b"].missed == 0

@@ -16,12 +16,13 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from google.protobuf.message import DecodeError
 
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.devices import keep_programs
 from sagda.federated.desk import NAME, Desk
-from sagda.federated.lead import FOLDER, RESET, lead
+from sagda.federated.lead import FOLDER, lead
 from sagda.federated.letters import (
     Bye,
     Census,
@@ -36,6 +37,7 @@ from sagda.protocol.wire import Part, Refused
 POLL = 0.25  # seconds between looks for replies
 NODES = 2.0  # seconds between looks for nodes
 FORGET = 600.0  # seconds until a reply that never came is given up
+BROKEN = (LookupError, ValueError, TypeError, AttributeError, DecodeError)
 KIND = "sagda"  # how arrays are written: their plain bytes
 log = logging.getLogger("flwr")
 
@@ -115,6 +117,7 @@ class GridSites:
             return
         self.looked = time.monotonic()
         self.online = set(self.grid.get_node_ids())
+        self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
         hello = Letter(Hello("any"))
@@ -133,26 +136,41 @@ class GridSites:
             messages.append(message)
         ids = list(self.grid.push_messages(messages)) if messages else []
         sent = []
-        for (name, _, _), key in zip(post, ids, strict=False):
+        for (name, node, _), key in zip(post, ids, strict=False):
             if key:
                 self.open[key] = name, time.monotonic()
                 sent.append(key)
+            else:
+                self.greeted.discard(node)
         return sent
 
     def replies(self) -> Iterator[tuple[str, str, Letter]]:
         """What has come: (id of the letter that it answers, name, letter)."""
         if not self.open:
             return
-        for message in self.grid.pull_messages(list(self.open)):
-            key = message.metadata.reply_to_message_id
-            name, _ = self.open.pop(key, ("", 0.0))
-            letter = self.opened(message)
+        for key, letter in self.pulled():
+            name, _ = self.open.pop(key)
             if name.startswith("?"):
                 self.introduce(int(name[1:]), letter.note)
             elif name:
                 yield key, name, letter
-        now = time.monotonic()
-        self.open = {k: v for k, v in self.open.items() if now - v[1] < FORGET}
+        now, patience = time.monotonic(), max(FORGET, 3 * self.timeout)
+        self.open = {k: v for k, v in self.open.items() if now - v[1] < patience}
+
+    def pulled(self) -> list[tuple[str, Letter]]:
+        """Letters that have come, by the id that they answer.
+
+        One at a time: Flower raises whatever it finds in a message that is broken, and
+        the others must not be lost with it.
+        """
+        found = []
+        for key in list(self.open):
+            try:
+                found += [(key, self.opened(m)) for m in self.grid.pull_messages([key])]
+            except BROKEN:
+                fault = Fault("format", "a message that cannot be opened.")
+                found.append((key, Letter(fault)))
+        return found
 
     def opened(self, message: Message) -> Letter:
         if message.has_error():
@@ -170,7 +188,8 @@ class GridSites:
         if not isinstance(note, Census) or not NAME.fullmatch(note.name):
             self.greeted.discard(node)  # perhaps it can say so later
             return
-        if not 0 <= note.positives <= note.rows or note.rows < 1 or note.features < 1:
+        sizes = 1 <= note.rows < 2**31 and 1 <= note.features < 2**31
+        if not sizes or not 0 <= note.positives <= note.rows:
             log.warning("sagda: %s has no rows to speak of.", note.name)
             return
         before = self.node.get(note.name)
@@ -197,7 +216,7 @@ class GridSites:
             for key, name, letter in self.replies():
                 waiting.discard(key)
                 if isinstance(letter.note, Fault) and letter.note.code == "gone":
-                    self.node.pop(name, None)
+                    self.greeted.discard(self.node.pop(name, 0))
                 yield name, letter
             if not waiting:
                 break
@@ -226,7 +245,6 @@ def main(grid: Grid, context: Context) -> None:
         sites,
         name=secrets.token_hex(8),
         config=None if config is None else Path(str(config)),
-        reset=RESET in os.environ,
     )
 
 

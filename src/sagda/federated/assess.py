@@ -210,7 +210,10 @@ def polynomial(f: np.ndarray) -> Callable[[float], float]:
 def at_best(mean: Any) -> dict[str, float]:
     """Phi and its gradient: f is a quadratic in y, its gradient in x a line."""
     below, at, above = map(float, mean["f"])
-    y = (below - above) / (2 * (above + below - 2 * at))
+    bend = above + below - 2 * at
+    if not bend < 0:  # some client sent numbers that no such function has
+        return {"phi": float("nan"), "grad_phi_sq": float("nan")}
+    y = (below - above) / (2 * bend)
     grad = jax.tree.map(lambda g: g[0] + y * (g[1] - g[0]), mean["grad"])
     return {"phi": polynomial(mean["f"])(y), "grad_phi_sq": float(norm_sq(grad))}
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -71,15 +72,23 @@ class Conductor:
         self.sites, self.name, self.clock = sites, name, clock
         self.tell, self.sleep = tell, sleep
         self.census: dict[str, Census] = {}
+        self.gone: set[str] = set()  # who wanted to leave before the beginning
         self.here: set[str] = set()  # who has introduced itself since this start
         self.test = rows_to_score(options)
 
-    def run(self, reset: bool = False) -> Coordinator:
-        """All rounds; every commit is durable, so that a later call goes on from it."""
+    def run(self, reset: Path | None = None) -> Coordinator:
+        """All rounds; every commit is durable, so that a later call goes on from it.
+
+        `reset`: a file that asks, while it is there, to set all variates back first.
+        """
         server = self.resumed() if self.journal.exists else self.begun()
         self.gather(server)
-        if reset:
+        if self.gone:
+            self.farewell(server, sorted(self.gone), "left")
+        if reset is not None and reset.exists():
+            server.records.append({"reset": server.book.epoch + 1})
             server.server.reset()
+            reset.unlink()
             self.tell("reset", epoch=server.book.epoch)
         last, moved = time.monotonic(), True
         while True:
@@ -111,9 +120,7 @@ class Conductor:
         started = time.monotonic()
         while len(self.census) < self.options.sites:
             for site in self.sites.arrivals():
-                if not site.leaving:
-                    self.census[site.name] = site
-                    self.here.add(site.name)
+                self.count(site)
             self.tell("waiting", names=sorted(self.census), sites=self.options.sites)
             if time.monotonic() - started > self.options.wait:
                 raise NoClients(
@@ -126,6 +133,20 @@ class Conductor:
         plan = terms.plan(self.name)
         book = first_book(plan, self.census)
         return self.coordinator(terms, plan, book)
+
+    def count(self, site: Census) -> None:
+        """A site that came before the beginning; the first one decides the width."""
+        width = next((s.features for s in self.census.values()), site.features)
+        if site.leaving:
+            self.census.pop(site.name, None)
+            self.here.discard(site.name)
+            self.gone.add(site.name)
+        elif site.features != width:
+            text = f"{site.name} has {site.features} features, the others {width}"
+            self.tell("refused", name=site.name, code="census", text=text)
+        else:
+            self.census[site.name] = site
+            self.here.add(site.name)
 
     def resumed(self) -> Coordinator:
         """Where the journal ends."""
@@ -197,6 +218,7 @@ class Conductor:
             self.here.add(name)
             if site.leaving:
                 if known:
+                    server.records.append({"left": name})
                     server.server.leave(name)
                     self.tell("left", name=name)
                 self.farewell(server, [name], "left")
@@ -218,6 +240,7 @@ class Conductor:
             if limit is None:
                 self.tell("absent", name=name)
             elif len(server.book.members) > 1:
+                server.records.append({"left": name})
                 server.server.leave(name)
                 self.tell("left", name=name, absent=True)
 

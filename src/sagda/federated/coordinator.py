@@ -36,6 +36,11 @@ def first_book(plan: Plan, names: Iterable[str]) -> Book:
     return Book(plan.run, plan.config, 0, 0, state, members, ledger=Ledger())
 
 
+def floats(tree: Any) -> list[np.ndarray]:
+    arrays = [np.asarray(a) for a in jax.tree.leaves(tree)]
+    return [a for a in arrays if a.dtype.kind == "f"]
+
+
 class Coordinator:
     """Rounds over a transport.
 
@@ -129,16 +134,20 @@ class Coordinator:
 
     def attempt(self) -> bool:
         """One round, or first the opening; False if abandoned, and nothing changed."""
+        if not self.book.members:
+            return False
         opening = bool(self.algorithm.opening) and not self.book.opened
         phases = self.algorithm.opening if opening else self.algorithm.phases
         t, started = self.book.round, time.monotonic()
         asked: list[str] | None = self.book.order if opening else None
+        ever: set[str] = set(asked or ())  # asked in this round
         accepted_in: dict[str, list[str]] = {}
 
         def exchange(phase: Phase, message: Any, carry: Any) -> Any:
             nonlocal asked
             if not opening and (asked is None or phase.resample):
                 asked = self.cohort(phase)
+                ever.update(asked)
             accepted = self.ask(phase.name, on_host(message), asked or [])
             if len(accepted) < self.min_clients:
                 raise TooFew
@@ -158,6 +167,9 @@ class Coordinator:
                 members = dict(self.book.members)
                 if self.stateful:
                     members = self.server.renewed(last)
+            if not all(np.isfinite(a).all() for a in floats((state, members))):
+                self.tell("diverged", round=t)
+                raise TooFew
         except TooFew:
             self.server.abandon()
             self.failed += 1
@@ -166,6 +178,7 @@ class Coordinator:
             return False
         if self.algorithm.mean is not None:
             state = state._replace(**{self.algorithm.mean: None})
+        members = self.server.attended(members, ever, accepted_in[last])
         self.ledger = self.ledger.spend(time.monotonic() - started)
         self.records.append(
             {
@@ -255,7 +268,7 @@ class Coordinator:
     def with_mean(self, state: Any, members: Mapping[str, Member]) -> Any:
         """The mean of all memories from the table itself: V over M, never a drift."""
         field = self.algorithm.mean
-        if field is None:
+        if field is None or not members:
             return state
         return state._replace(
             **{field: jax.tree.map(self.mean, *self.memories(members))}

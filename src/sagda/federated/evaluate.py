@@ -53,7 +53,9 @@ def ask(
     for name, letter in server.transport.exchange(letters):
         size += letter.bytes
         try:
-            replies[name] = checked(server, spec, name, letter.note)
+            if name not in letters:
+                raise Refused("late", f"{name} was not asked this.")
+            replies[name] = checked(server, spec, name, question, letter.note)
             server.tell("accepted", name=name, phase="evaluate")
         except Refused as refused:
             server.refuse(name, refused.refusal)
@@ -62,11 +64,14 @@ def ask(
     return replies
 
 
-def checked(server: Coordinator, spec: Any, name: str, note: Any) -> tuple[Any, Any]:
+def checked(
+    server: Coordinator, spec: Any, name: str, question: str, note: Any
+) -> tuple[Any, Any]:
     if not isinstance(note, Seen):
         code, text = getattr(note, "code", "format"), getattr(note, "text", "")
         raise Refused(code, text or f"{name} answered with a {type(note).__name__}.")
     book = server.book
-    if (note.run, note.config, note.round) != (book.run, book.config, book.round):
+    about = book.run, book.config, book.round, question
+    if (note.run, note.config, note.round, note.question) != about:
         raise Refused("round", f"{name} measured another point.")
     return assess.opened(spec, note.payload, server.rows.get(name))

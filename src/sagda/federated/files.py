@@ -73,10 +73,12 @@ class Journal:
         """R5: everything, or nothing."""
         memory = self.facts["specs"].memory
         members = {}
+        held = {f"member-{n}" for n, m in book.members.items() if m.memory is not None}
+        self.files = {k: v for k, v in self.files.items() if k in held | {"state"}}
         for name, member in book.members.items():
             entry: dict[str, Any] = {
                 "number": member.number,
-                "seen": member.seen,
+                "missed": member.missed,
                 "version": member.version,
             }
             if member.memory is not None:
@@ -201,7 +203,7 @@ class Journal:
                 arrays = self.read(f"member-{name}", entry, entry["version"])
                 value = whole(memory, arrays, "memory")
             members[name] = Member(
-                entry["version"], value, entry["seen"], entry["number"]
+                entry["version"], value, entry["missed"], entry["number"]
             )
         arrays = self.read("state", found["state"], None)
         state = whole(self.facts["state"], arrays, "state")
@@ -251,7 +253,8 @@ def total_of(members: Mapping[str, Member], first: Any) -> Any:
     """V, in double precision and in the order of names."""
     held = [members[name].memory for name in sorted(members)]
     held = [first if memory is None else memory for memory in held]
-    return jax.tree.map(added, *held)
+    nothing = jax.tree.map(np.zeros_like, first)
+    return jax.tree.map(added, nothing, *held)
 
 
 def version_of(value: Any) -> Version | None:

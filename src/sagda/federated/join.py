@@ -52,15 +52,14 @@ def join(
                     reached = now
                 elif now - reached > patience:
                     raise Gone(f"no server at {server} for {patience:g} seconds")
-                if node is None or node.code is not None:
-                    if node is not None:
-                        tell(
-                            f"the node ended ({node.last_words(1)}); starting it again"
-                        )
-                    # A node that was killed is refused for a while: not too often.
-                    if now - started > 5 and reached == now:
-                        node, started = start(desk, server, ca, log), now
-                        tell(f"{desk.name} is at {server}")
+                if node is not None and node.code is not None:
+                    node.stop()
+                    tell(f"the node ended ({node.last_words(1)}); starting it again")
+                    node = None
+                # A node that was killed is refused for a while: not too often.
+                if node is None and now - started > 5 and reached == now:
+                    node, started = start(desk, server, ca, log), now
+                    tell(f"{desk.name} is at {server}")
                 time.sleep(0.5)
             return {}
         finally:

@@ -24,7 +24,8 @@ from sagda.folder import as_json, history_csv, model_arrays, summary_of
 from sagda.history import History
 
 SERVER = "server"  # the server's own folder in a run's
-FOLDER, RESET = "SAGDA_FOLDER", "SAGDA_RESET"  # how a server's process is told
+FOLDER = "SAGDA_FOLDER"  # how a server's process is told
+RESET = "reset"  # a file in the server's folder: set all variates back, once
 NOBODY = 4  # the exit code for too few clients
 
 
@@ -49,7 +50,6 @@ def lead(
     *,
     name: str,
     config: Path | None = None,
-    reset: bool = False,
 ) -> None:
     """Run what `folder/config.toml` says, going on from what is there.
 
@@ -58,7 +58,6 @@ def lead(
         sites: makes the transport for exchanges of so many seconds.
         name: of the run, if it is a new one.
         config: the file to take where the folder has none yet.
-        reset: begin with all variates set back.
     """
     path = folder / "config.toml"
     if not path.exists() and config is not None:
@@ -78,7 +77,7 @@ def lead(
                 clock=int(time.time()),
                 tell=status,
             )
-            server = conductor.run(reset)
+            server = conductor.run(home / RESET)
             write_results(folder, conductor, server)
         except NoClients as nobody:
             status.end(NOBODY, f"{nobody}; the same command goes on from there.")

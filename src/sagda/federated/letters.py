@@ -29,6 +29,7 @@ class Seen(NamedTuple):
     run: str
     config: str
     round: int
+    question: str
     payload: Any
 
 
@@ -135,10 +136,22 @@ class Letter(NamedTuple):
             number, terms = found.get("number", 0), found.get("terms", "")
             if not (isinstance(number, int) and isinstance(terms, str)):
                 raise Refused("format", "a letter must have a number and terms.")
+            if isinstance(note, Fault):
+                note = note._replace(code=known_code(note.code), text=note.text[:200])
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
             raise Refused("format", "a note must be one of this protocol's.") from None
-        known = {name: p for name, p in parcels.items() if name in note._fields}
-        return cls(note._replace(**known), number, terms)
+        # Numbers come as parcels, and nothing else does.
+        fields = [name for name in NUMBERS if name in note._fields]
+        brought = {name: parcels.get(name) for name in fields}
+        return cls(note._replace(**brought), number, terms)
+
+
+CODES = ("ignored", "site", "format", "keys", "dtype", "shape", "size", "nonfinite")
+
+
+def known_code(code: str) -> str:
+    """Codes are counted and shown: a stranger may not invent them."""
+    return code if code in CODES else "site"
 
 
 def is_parcel(value: Any) -> bool:

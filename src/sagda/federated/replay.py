@@ -175,6 +175,10 @@ def replay(kept: Kept, desks: Mapping[str, Desk]) -> Book:
         kept.plan, first_book(kept.plan, []), again, lambda book, records: None
     )
     for record in kept.records:
+        if "left" in record:
+            server.server.leave(record["left"])
+        if "reset" in record:
+            server.server.reset()
         if "accepted" not in record:
             continue
         members = {
@@ -182,8 +186,6 @@ def replay(kept: Kept, desks: Mapping[str, Desk]) -> Book:
             for name, number in record["members"].items()
         }
         server.server.change(members)
-        while server.book.epoch < record["epoch"]:
-            server.server.reset()
         again.allowed = record["accepted"]
         if not server.attempt():
             raise BadValue(f"round {record['round']} cannot be computed anew.")
@@ -192,11 +194,14 @@ def replay(kept: Kept, desks: Mapping[str, Desk]) -> Book:
 
 def same_state(a: Book, b: Book) -> bool:
     """Bit for bit: the state, and every memory of those who are members of both."""
-    pair = lambda x, y: all(
-        p.dtype == q.dtype and np.array_equal(p, q)
-        for p, q in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+    pair = lambda x, y: (
+        jax.tree.structure(x) == jax.tree.structure(y)
+        and all(
+            p.dtype == q.dtype and np.array_equal(p, q)
+            for p, q in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+        )
     )
-    names = set(a.members) & set(b.members)
     return pair(a.state, b.state) and all(
-        pair(a.members[name].memory, b.members[name].memory) for name in names
+        pair(a.members[name].memory, b.members[name].memory)
+        for name in set(a.members) & set(b.members)
     )

@@ -75,8 +75,6 @@ class Server:
         command += ["--database", str(self.home / "superlink.db")]
         command += ["--disable-runtime-dependency-installation"]
         environment = {FOLDER: str(self.folder.resolve())}
-        if self.reset:
-            environment[RESET] = "1"
         log = self.folder / SERVER / "superlink.log"
         self.link = processes.Process(command, self.home, log, **environment)
         host, port = processes.address(self.near)
@@ -121,6 +119,7 @@ class Server:
         if status:
             self.pid = status["pid"]
         if self.link is None or self.link.code is not None:
+            self.stop()
             self.start_link()
             self.hand_in()
         elif not self.process_lives():
@@ -146,6 +145,8 @@ def serve(
     """Until the run is over or someone wants to stop; the last status."""
     (server.folder / SERVER).mkdir(parents=True, exist_ok=True, mode=0o700)
     with durable.lock(server.folder):
+        if server.reset:
+            (server.folder / SERVER / RESET).touch()
         try:
             server.start_link()
             server.hand_in()

@@ -75,7 +75,8 @@ class Site:
         if isinstance(told, Look):
             z = self.specs.point.unpack(told.message)
             seen = assess.measured(self.plan, self.rows, z, told.question)
-            return Letter(Seen(told.run, told.config, told.round, seen), letter.number)
+            about = told.run, told.config, told.round, told.question
+            return Letter(Seen(*about, seen), letter.number)
         message = self.specs.down[told.phase].unpack(told.message)
         memory = None
         if told.memory is not None:

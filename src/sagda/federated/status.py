@@ -73,6 +73,12 @@ class Status:
     def on_abandoned(self, round: int) -> None:
         self.warn(f"round {round} was abandoned: too few answers; it is repeated")
 
+    def on_diverged(self, round: int) -> None:
+        self.warn(
+            f"round {round} left the finite numbers and does not count; lower the "
+            "rates, or set `bound` against a reply that is too long"
+        )
+
     def on_measured(self, row: dict[str, Any]) -> None:
         self.now |= {"row": row, "round": row["round"]}
 

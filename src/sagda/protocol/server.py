@@ -1,6 +1,6 @@
 """The server's side: the book that a commit makes durable, and who may change it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sagda.protocol.messages import (
@@ -18,7 +18,7 @@ class Member(NamedTuple):
 
     version: Version | None = None
     memory: Any = None  # None: the first value
-    seen: int = 0  # the round of its last accepted reply, or of its registration
+    missed: int = 0  # rounds in a row in which it was asked and not accepted
     number: int = 0  # its place in draws, the same for as long as it is a member
 
 
@@ -111,6 +111,8 @@ class Server:
             return Refusal("twice", f"{name} had answered already.")
         if reply.base != self.book.members[name].version:
             return Refusal("base", f"{name} started from another memory.")
+        if reply.version.ticket != reply.ticket:
+            return Refusal("version", f"{name} named its memory after another ticket.")
         if (refusal := self.check(phase, reply.payload)) is not None:
             return refusal
         self.accepted[name] = reply
@@ -141,10 +143,22 @@ class Server:
         for name in sorted(self.accepted):
             reply, before = self.accepted[name], members[name]
             memory = self.renew(phase, before.memory, reply.payload)
-            members[name] = before._replace(
-                version=reply.version, memory=memory, seen=self.book.round + 1
-            )
+            members[name] = before._replace(version=reply.version, memory=memory)
         return members
+
+    def attended(
+        self,
+        members: Mapping[str, Member],
+        asked: Iterable[str],
+        answered: Iterable[str],
+    ) -> dict[str, Member]:
+        """Who was asked in this round and did not answer has missed one more."""
+        out, here = dict(members), set(answered)
+        for name in asked:
+            if name in out:
+                missed = 0 if name in here else out[name].missed + 1
+                out[name] = out[name]._replace(missed=missed)
+        return out
 
     def commit(
         self,
@@ -172,7 +186,7 @@ class Server:
         """One more member with the first memory: M grows, V does not change."""
         if name not in self.book.members:
             taken = [member.number for member in self.book.members.values()]
-            new = Member(seen=self.book.round, number=max(taken, default=-1) + 1)
+            new = Member(number=max(taken, default=-1) + 1)
             self.change(dict(self.book.members) | {name: new})
 
     def leave(self, name: str) -> None:
@@ -199,9 +213,9 @@ class Server:
         self.book = book
 
     def absent(self, rounds: int) -> list[str]:
-        """Members that were not accepted for that many rounds."""
+        """Members that were asked in vain in so many rounds, one after the other."""
         return sorted(
             name
             for name, member in self.book.members.items()
-            if self.book.round - member.seen >= rounds
+            if member.missed >= rounds
         )

@@ -93,7 +93,7 @@ class Spec(NamedTuple):
                     raise Refused("nonfinite", f"{leaf.name} must be finite.")
                 square += float(np.square(array, dtype=np.float64).sum())
             arrays.append(array)
-        if bound is not None and not square <= bound**2:
+        if bound is not None and not math.sqrt(square) <= bound:
             raise Refused("norm", f"a reply must not be longer than {bound:g}.")
         return self.structure.unflatten(arrays)
 
