@@ -1,6 +1,5 @@
 """`Conductor`: a federation's run from its first site to the farewell."""
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from sagda.metrics import auc
 from sagda.protocol.server import Book
 
 RETRY = 3.0  # seconds between attempts at a round that failed
+LONG = 10  # rounds asked in vain after which a site is warned about
 PARTING = 30.0  # seconds for a farewell: nothing depends on its answer
 GRACE = 30.0  # seconds for members to come back to a server that was started again
 
@@ -233,10 +233,8 @@ class Conductor:
 
     def dismiss(self, server: Coordinator) -> None:
         """Sites that were silent too long go, with their memories, if so configured."""
-        members = len(server.book.members)
-        m = min(self.config.cohort or members, members)
         limit = self.options.max_absence
-        for name in server.server.absent(limit or math.ceil(10 * members / m)):
+        for name in server.server.absent(limit or LONG):
             if limit is None:
                 self.tell("absent", name=name)
             elif len(server.book.members) > 1:

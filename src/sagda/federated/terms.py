@@ -46,7 +46,7 @@ class Options(BaseModel):
     wait: Seconds = 600.0
     """Seconds to wait for sites before giving up; the state is kept."""
     max_absence: Count | None = None
-    """Rounds after which a silent site is removed with its variate (default: never)."""
+    """Rounds asked in vain after which a site is removed with its variate (never)."""
     bound: Annotated[float, Field(gt=0)] | None = None
     """The longest reply that is accepted, as a Euclidean norm (default: any)."""
     share_losses: bool = False
