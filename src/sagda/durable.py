@@ -19,6 +19,25 @@ def write(path: Path, content: bytes | str) -> str:
     content = content.encode() if isinstance(content, str) else content
     part = path.with_name(path.name + TEMPORARY)
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    pour(handle, content)
+    os.rename(part, path)
+    sync_folder(path.parent)
+    return digest(content)
+
+
+def append(path: Path, content: bytes, after: int) -> None:
+    """Put `content` behind the first `after` bytes of a file; what follows them goes.
+
+    Without a name of its own: whoever reads must know how much of the file counts.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.ftruncate(handle, after)
+    os.lseek(handle, 0, os.SEEK_END)
+    pour(handle, content)
+
+
+def pour(handle: int, content: bytes) -> None:
+    """Write all of it to the disk, and close."""
     try:
         view = memoryview(content)
         while view:
@@ -26,9 +45,6 @@ def write(path: Path, content: bytes | str) -> str:
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.rename(part, path)
-    sync_folder(path.parent)
-    return digest(content)
 
 
 def remove(path: Path) -> None:

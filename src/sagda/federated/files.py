@@ -6,7 +6,6 @@ their digests; and `log.jsonl`, of which the manifest says how much counts.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,17 +134,8 @@ class Journal:
         if not records:
             return
         content = "".join(json.dumps(record) + "\n" for record in records).encode()
-        handle = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            # What a killed server wrote behind the last commit never counted.
-            os.ftruncate(handle, self.log_bytes)
-            os.lseek(handle, 0, os.SEEK_END)
-            view = memoryview(content)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        # What a killed server wrote behind the last commit never counted.
+        durable.append(self.folder / LOG, content, self.log_bytes)
         self.log_bytes += len(content)
         self.log_hash.update(content)
 
