@@ -40,10 +40,6 @@ class Book(NamedTuple):
         """The members in the order of their numbers, as cohorts are drawn."""
         return sorted(self.members, key=lambda name: self.members[name].number)
 
-    def total(self, add: Callable[[list[Any]], Any]) -> Any:
-        """V, the sum of all memories, in the order of names."""
-        return add([self.members[name].memory for name in sorted(self.members)])
-
 
 class Server:
     """Issues tickets, accepts what they allow, and commits rounds.
