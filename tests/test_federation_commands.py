@@ -57,17 +57,33 @@ def test_a_servers_file_is_checked_before_anything_starts(text, said, here, caps
     [
         ("serve none.toml", "configuration none.toml does not exist"),
         ("serve good.toml --port 0", "`port` must be between 1 and 65535"),
-        ("serve good.toml --host 0.0.0.0", "is open to others, so --certificate"),
-        ("serve good.toml --key good.toml", "TLS needs --certificate, too"),
         (
-            "serve good.toml --certificate no --key no --ca no",
-            "`--certificate` must be a file, found none at no",
+            "serve good.toml --host 0.0.0.0 --plaintext",
+            "`--plaintext` is for this machine only, got --host 0.0.0.0",
+        ),
+        ("serve good.toml --proxy --plaintext", "--host 127.0.0.1 and --proxy; leave"),
+        ("serve good.toml", "keys/ca.crt does not exist; `sagda keys init` makes"),
+        (
+            "join --server 10.0.0.1:8 --data rows.csv --plaintext",
+            "`--plaintext` is for this machine only, got --server 10.0.0.1:8",
+        ),
+        (
+            "join --server 127.0.0.1:8 --data rows.csv --plaintext --ca good.toml",
+            "`--plaintext` goes with neither --key nor --ca",
+        ),
+        (
+            "join --server 127.0.0.1:8 --data rows.csv --key no --ca no",
+            "`--key` must be a file, found none at no",
+        ),
+        (
+            "join --server 127.0.0.1:8 --data rows.csv --plaintext --least 0",
+            "`least` must be at least 1",
         ),
         ("join --server here --data rows.csv", "`--server` must be HOST:PORT"),
-        ("join --server 10.0.0.1:8 --data rows.csv", "so --ca is needed"),
-        ("join --server 127.0.0.1:8 --data no.csv", "does not exist"),
+        ("join --server 10.0.0.1:8 --data rows.csv", "`--key` is needed: `sagda keys"),
+        ("join --server 127.0.0.1:8 --data no.csv --plaintext", "does not exist"),
         (
-            "join --server 127.0.0.1:8 --data rows.csv --name a/b",
+            "join --server 127.0.0.1:8 --data rows.csv --plaintext --name a/b",
             "a site's name must be 1 to 64 letters",
         ),
         (
@@ -90,13 +106,14 @@ def test_a_port_that_is_taken_is_named(here, capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = mistake(capsys, "serve", "good.toml", "--port", str(port))
+        said = mistake(capsys, "serve", "good.toml", "--plaintext", f"--port={port}")
     assert f"`--port` {port} on 127.0.0.1 cannot be used" in said
 
 
 def test_a_site_without_a_server_ends_with_code_4(here, capsys):
     port = processes.free_port()
-    line = f"join --server 127.0.0.1:{port} --data rows.csv --patience 0.5 --json"
+    line = f"join --server 127.0.0.1:{port} --data rows.csv --patience 0.5"
+    line += " --plaintext --json"
     assert cli.main(line.split()) == 4
     out = json.loads(capsys.readouterr().out)
     assert f"no server at 127.0.0.1:{port} for 0.5 seconds" in out["error"]

@@ -474,7 +474,8 @@ def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     )
     (key,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([key])
-    letter = flower.read(reply.content)
+    _, text, parcels = flower.unread(reply.content, b"")
+    letter = flower.Letter.read(text, parcels)
     assert letter.note == ("site", "BadValue at the site.")
 
 

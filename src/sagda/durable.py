@@ -1,8 +1,12 @@
-"""Files that are whole or not there: every write is atomic and survives a crash."""
+"""Files that are whole or not there: every write is atomic and survives a crash.
+
+Symbolic links are never followed, and what lies in a private folder is private.
+"""
 
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +22,58 @@ def write(path: Path, content: bytes | str) -> str:
     """
     content = content.encode() if isinstance(content, str) else content
     part = path.with_name(path.name + TEMPORARY)
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    open_to_others = path.parent.stat().st_mode & 0o077
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    handle = os.open(part, flags, 0o644 if open_to_others else 0o600)
     pour(handle, content)
     os.rename(part, path)
     sync_folder(path.parent)
     return digest(content)
+
+
+def create(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A new file; one that is there, even as a link, is an error."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    pour(os.open(path, flags, mode), content)
+    sync_folder(path.parent)
+
+
+def read(path: Path) -> bytes:
+    """A plain file, as it is."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return file.read()
+
+
+def private(folder: Path) -> Path:
+    """A folder for its owner alone."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise BadValue(f"{folder} must be a folder, and not a link to one.")
+    if found.st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except PermissionError:
+            raise BadValue(
+                f"{folder} is open to others and belongs to someone else; choose "
+                "another folder."
+            ) from None
+    return folder
+
+
+def check_secret(path: Path) -> None:
+    """A sentence unless `path` is a plain file that only its owner can read."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        raise BadValue(f"{path} does not exist.") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise BadValue(f"{path} must be a file, and not a link to one.")
+    if found.st_mode & 0o077:
+        raise BadValue(
+            f"{path} is a secret that others can read (mode "
+            f"{stat.S_IMODE(found.st_mode):o}); `chmod 600 {path}`."
+        )
 
 
 def append(path: Path, content: bytes, after: int) -> None:
@@ -30,7 +81,7 @@ def append(path: Path, content: bytes, after: int) -> None:
 
     Without a name of its own: whoever reads must know how much of the file counts.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     os.ftruncate(handle, after)
     os.lseek(handle, 0, os.SEEK_END)
     pour(handle, content)
@@ -70,7 +121,8 @@ def lock(folder: Path) -> Iterator[None]:
     """Be the only writer of `folder`; however the process ends, so does the lock."""
     import fcntl
 
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    handle = os.open(folder / ".lock", flags, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

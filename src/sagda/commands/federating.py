@@ -22,9 +22,15 @@ def serve(
     ] = None,
     host: Annotated[str, said("The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, said("The port to listen on.")] = 8000,
-    certificate: Annotated[Path | None, said("The server's TLS certificate.")] = None,
-    key: Annotated[Path | None, said("Its private key.")] = None,
-    ca: Annotated[Path | None, said("The certificate of the authority.")] = None,
+    keys: Annotated[
+        Path, said("The coordinator's keys, from `sagda keys init`.")
+    ] = Path("keys"),
+    proxy: Annotated[
+        bool, said("nginx before it even on 127.0.0.1; elsewhere it always is.")
+    ] = False,
+    plaintext: Annotated[
+        bool, said("Neither TLS nor keys, for trying out on 127.0.0.1 only.")
+    ] = False,
     reset: Annotated[
         bool, said("Set all variates back first: a new epoch of the same run.")
     ] = False,
@@ -40,18 +46,20 @@ def serve(
 
     need_flower()
     check.integer("port", port, low=1, high=65535)
-    given = {"certificate": certificate, "key": key, "ca": ca}
-    missing = [name for name, path in given.items() if path is None]
-    if missing and len(missing) < 3:
-        raise BadValue(f"TLS needs --{missing[0]}, too.")
-    for name, path in given.items():
-        if path is not None and not path.is_file():
-            raise BadValue(f"`--{name}` must be a file, found none at {path}.")
-    if missing and host not in LOOPBACK:
+    if plaintext and (host not in LOOPBACK or proxy):
         raise BadValue(
-            f"`--host` {host} is open to others, so --certificate, --key and --ca are "
-            "needed; without TLS a server listens on 127.0.0.1 only."
+            f"`--plaintext` is for this machine only, got --host {host}"
+            f"{' and --proxy' if proxy else ''}; leave it out, and give --keys."
         )
+    from sagda.federated.authority import Keys
+    from sagda.federated.proxy import program
+    from sagda.federated.terms import read_terms
+
+    read_terms(config)
+    proxied = proxy or host not in LOOPBACK
+    if proxied:
+        program()
+    held = None if plaintext else Keys(keys).check()
     from sagda.federated import serve as serving
     from sagda.federated.board import Board
     from sagda.federated.lead import claim
@@ -60,13 +68,12 @@ def serve(
     folder = out or Path("runs") / config.stem
     check_port(host, port)
     claim(folder, config)
-    tls = None
-    if ca is not None and certificate is not None and key is not None:
-        tls = serving.Tls(ca.resolve(), certificate.resolve(), key.resolve())
-    server = serving.Server(folder, host, port, tls, reset)
+    server = serving.Server(folder, host, port, held, reset=reset, proxied=proxied)
     interrupt = Interrupt()
     with interrupt, Board(quiet=json) as board:
-        board.say(f"listening on {host}:{port}; logs are in {folder / 'server'}")
+        how = "plaintext" if held is None else "nginx" if proxied else "TLS"
+        logs = folder / "server"
+        board.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
         status = serving.serve(server, board, interrupt)
     if status["state"] == "stopped":
         print(f"stopped; go on with the same command ({folder})", file=sys.stderr)
@@ -97,9 +104,16 @@ def join(
     ] = None,
     label: Annotated[str, said("The label column of the file.")] = "label",
     positive: Annotated[str | None, said("The label of the positive class.")] = None,
-    ca: Annotated[
-        Path | None, said("The authority of the server's TLS certificate.")
+    key: Annotated[
+        Path | None, said("This site's private key, from `sagda keys site`.")
     ] = None,
+    ca: Annotated[Path | None, said("The coordinator's ca.crt.")] = None,
+    least: Annotated[
+        int, said("Answer only where so many sites are averaged; 1: even alone.")
+    ] = 2,
+    plaintext: Annotated[
+        bool, said("Neither TLS nor keys, for trying out on 127.0.0.1 only.")
+    ] = False,
     leave: Annotated[
         bool, said("Leave the federation: the server removes this site's variate.")
     ] = False,
@@ -110,9 +124,12 @@ def join(
 ) -> int:
     """Take part in a federation; the rows stay here.
 
-    Ends when the server says that it is over, with the model in the state folder.
+    This site computes what its server asks for, with sagda's own code: an app that
+    brings code of its own is refused. It ends when the server says that it is over,
+    with the model in the state folder.
 
-    Example: `sagda join --server 127.0.0.1:8000 --data hospital.csv --name hospital-a`
+    Example: `sagda join --server fl.example.org:8443 --data rows.csv --name hospital-a
+    --key hospital-a.key --ca ca.crt`
     """
     from sagda.federated.processes import LOOPBACK, address, need_flower
 
@@ -120,13 +137,22 @@ def join(
     host, _ = address(server)
     if not patience > 0:
         raise BadValue(f"`--patience` must be above zero, got {patience}.")
-    if ca is None and host not in LOOPBACK:
+    check.integer("least", least, low=1)
+    if plaintext and host not in LOOPBACK:
         raise BadValue(
-            f"`--server` {server} is not this machine, so --ca is needed: without TLS "
-            "sites join on 127.0.0.1 only."
+            f"`--plaintext` is for this machine only, got --server {server}; give "
+            "--key and --ca."
         )
-    if ca is not None and not ca.is_file():
-        raise BadValue(f"`--ca` must be a file, found none at {ca}.")
+    if plaintext and (key is not None or ca is not None):
+        raise BadValue("`--plaintext` goes with neither --key nor --ca.")
+    for flag, path in {"key": key, "ca": ca}.items():
+        if not plaintext and path is None:
+            raise BadValue(
+                f"`--{flag}` is needed: `sagda keys site` makes a site's key, and the "
+                "coordinator has ca.crt; to try out on 127.0.0.1, --plaintext."
+            )
+        if path is not None and not path.is_file():
+            raise BadValue(f"`--{flag}` must be a file, found none at {path}.")
     from sagda.federated import join as joining
     from sagda.federated.desk import MODEL, Desk
     from sagda.terminal import Interrupt
@@ -134,7 +160,12 @@ def join(
     told: dict[str, Any] = {"data": str(data.resolve()), "label": label}
     told |= {"name": name} if name else {}
     told |= {"positive": positive} if positive is not None else {}
-    desk = Desk.of(told)
+    told |= {"key": str(key.absolute())} if key is not None else {}
+    desk = Desk.of(told | {"least": least})
+    if desk.signer is not None:
+        entry = key_beside(key, desk.name)
+        if entry is not None and entry.expired:
+            raise BadValue(f"`--key` {key} expired on {entry.expires}; make a new one.")
     desk = desk._replace(state=(state or desk.state).resolve())
     tell = lambda text: None if json else print(f"sagda: {text}", file=sys.stderr)
     interrupt = Interrupt()
@@ -161,6 +192,19 @@ def join(
         over = "has left" if words["reason"] == "left" else "is done"
         print(f"{desk.name} {over} after {words['round']} rounds: {words['model']}")
     return 0
+
+
+def key_beside(key: Path | None, name: str) -> Any:
+    """The public half of a private key, where it lies beside it."""
+    from sagda.federated.identity import PUBLIC, Entry
+
+    beside = None if key is None else key.with_suffix(PUBLIC)
+    if beside is None or not beside.is_file():
+        return None
+    entry = Entry.read(beside)
+    if entry.name != name:
+        raise BadValue(f"`--key` {key} is the key of {entry.name}, not of {name}.")
+    return entry
 
 
 @app.command

@@ -9,9 +9,9 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -21,8 +21,9 @@ from google.protobuf.message import DecodeError
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.devices import keep_programs
-from sagda.federated.desk import NAME, Desk
-from sagda.federated.lead import FOLDER, lead
+from sagda.federated.desk import Desk
+from sagda.federated.identity import NAME, Register
+from sagda.federated.lead import FOLDER, REGISTER, lead
 from sagda.federated.letters import (
     Bye,
     Census,
@@ -31,13 +32,16 @@ from sagda.federated.letters import (
     Instruction,
     Letter,
     Look,
+    mark_of,
 )
+from sagda.protocol.messages import Refusal
 from sagda.protocol.wire import Part, Refused
 
 POLL = 0.25  # seconds between looks for replies
 NODES = 2.0  # seconds between looks for nodes
 FORGET = 600.0  # seconds until a reply that never came is given up
 BROKEN = (LookupError, ValueError, TypeError, AttributeError, DecodeError)
+LONGEST_SEAL = 400  # characters
 KIND = "sagda"  # how arrays are written: their plain bytes
 log = logging.getLogger("flwr")
 
@@ -47,7 +51,8 @@ log = logging.getLogger("flwr")
 
 def records(letter: Letter) -> RecordDict:
     """A letter as Flower's records: its text, and an array record per parcel."""
-    content = RecordDict({"note": ConfigRecord({"text": letter.text})})
+    note = ConfigRecord({"text": letter.text, "seal": letter.seal})
+    content = RecordDict({"note": note})
     for name, parcel in letter.parcels.items():
         arrays = {
             key: Array(part.dtype, part.shape, KIND, part.data)
@@ -57,10 +62,10 @@ def records(letter: Letter) -> RecordDict:
     return content
 
 
-def read(content: Any) -> Letter:
-    """The letter in a message, or `Refused`."""
+def unread(content: Any, answers: bytes) -> tuple[Letter, str, dict[str, Any]]:
+    """Who sealed a letter and what it holds, before anything in it is believed."""
     try:
-        text = content["note"]["text"]
+        text, seal = content["note"]["text"], content["note"].get("seal", "")
         parcels = {
             name: {
                 key: Part(array.dtype, tuple(array.shape), array.data)
@@ -69,9 +74,11 @@ def read(content: Any) -> Letter:
             for name, record in content.items()
             if isinstance(record, ArrayRecord)
         }
+        mark = mark_of(text, parcels, answers)
+        blank = Letter(Fault("format", ""), mark=mark, seal=str(seal)[:LONGEST_SEAL])
     except Exception:
         raise Refused("format", "a message must hold a letter.") from None
-    return Letter.read(text, parcels)
+    return blank, text, parcels
 
 
 def message_type(note: Any) -> str:
@@ -91,17 +98,32 @@ def size_of(item: Any) -> int:
 # The server.
 
 
-class GridSites:
-    """The sites behind a grid, by name."""
+class Sent(NamedTuple):
+    """A message that is on its way."""
 
-    def __init__(self, grid: Grid, timeout: float):
-        self.grid, self.timeout = grid, timeout
+    name: str  # of the site; "?" and a node's id before it said who it is
+    since: float
+    mark: bytes
+
+
+class GridSites:
+    """The sites behind a grid, by name.
+
+    Args:
+        grid: Flower's.
+        timeout: seconds that an exchange may take.
+        register: the keys of those who may take part; None: nothing is signed.
+    """
+
+    def __init__(self, grid: Grid, timeout: float, register: Register | None = None):
+        self.grid, self.timeout, self.register = grid, timeout, register
+        self.tell: Callable[..., None] = lambda what, **details: None
         self.framing = 0
         self.online: set[int] = set()
         self.node: dict[str, int] = {}  # by name, where it was seen last
         self.greeted: set[int] = set()
         self.came: list[Census] = []
-        self.open: dict[str, tuple[str, float]] = {}  # message id: name, since when
+        self.open: dict[str, Sent] = {}  # by message id
         self.looked = -NODES
 
     def arrivals(self) -> list[Census]:
@@ -110,6 +132,13 @@ class GridSites:
             pass
         came, self.came = self.came, []
         return came
+
+    def barred(self, names: Iterable[str]) -> list[str]:
+        """Who of these has no key in the register any more."""
+        if self.register is None:
+            return []
+        admitted = self.register.now()
+        return [name for name in names if name not in admitted]
 
     def greet(self) -> None:
         """Ask nodes that nobody knows who they are."""
@@ -120,8 +149,8 @@ class GridSites:
         self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
-        hello = Letter(Hello("any"))
-        self.push([(f"?{node}", node, hello) for node in sorted(new)])
+        hello = lambda: Letter(Hello(secrets.token_hex(16)))
+        self.push([(f"?{node}", node, hello()) for node in sorted(new)])
 
     def push(self, post: list[tuple[str, int, Letter]]) -> list[str]:
         """Send letters; the ids of those that could be sent."""
@@ -136,9 +165,10 @@ class GridSites:
             messages.append(message)
         ids = list(self.grid.push_messages(messages)) if messages else []
         sent = []
-        for (name, node, _), key in zip(post, ids, strict=False):
+        for (name, node, letter), key in zip(post, ids, strict=False):
             if key:
-                self.open[key] = name, time.monotonic()
+                mark = mark_of(letter.text, letter.parcels)
+                self.open[key] = Sent(name, time.monotonic(), mark)
                 sent.append(key)
             else:
                 self.greeted.discard(node)
@@ -149,13 +179,13 @@ class GridSites:
         if not self.open:
             return
         for key, letter in self.pulled():
-            name, _ = self.open.pop(key)
+            name = self.open.pop(key).name
             if name.startswith("?"):
-                self.introduce(int(name[1:]), letter.note)
+                self.introduce(int(name[1:]), letter)
             elif name:
                 yield key, name, letter
         now, patience = time.monotonic(), max(FORGET, 3 * self.timeout)
-        self.open = {k: v for k, v in self.open.items() if now - v[1] < patience}
+        self.open = {k: v for k, v in self.open.items() if now - v.since < patience}
 
     def pulled(self) -> list[tuple[str, Letter]]:
         """Letters that have come, by the id that they answer.
@@ -166,32 +196,48 @@ class GridSites:
         found = []
         for key in list(self.open):
             try:
-                found += [(key, self.opened(m)) for m in self.grid.pull_messages([key])]
+                for message in self.grid.pull_messages([key]):
+                    found.append((key, self.opened(message, self.open[key])))
             except BROKEN:
                 fault = Fault("format", "a message that cannot be opened.")
                 found.append((key, Letter(fault)))
         return found
 
-    def opened(self, message: Message) -> Letter:
+    def opened(self, message: Message, sent: Sent) -> Letter:
         if message.has_error():
             code = "gone" if message.error.code == 5 else "error"
             return Letter(Fault(code, str(message.error.reason)[:200]))
         try:
-            letter = read(message.content)
+            blank, text, parcels = unread(message.content, sent.mark)
         except Refused as refused:
             return Letter(Fault(*refused.refusal))
+        letter = blank
+        try:
+            # Who says so comes first: of a stranger nothing is read.
+            said = self.register and self.register.who(blank.seal, blank.mark)
+            letter = Letter.read(text, parcels)
+            letter = letter._replace(mark=blank.mark, seal=blank.seal)
+            new = sent.name.startswith("?")
+            name = getattr(letter.note, "name", said) if new else sent.name
+            if said and said != name:
+                raise Refused("name", f"{said} answered as another site.")
+        except Refused as refused:
+            letter = letter._replace(note=Fault(*refused.refusal))
         self.framing += size_of(message) - letter.bytes
         return letter
 
-    def introduce(self, node: int, note: Any) -> None:
+    def introduce(self, node: int, letter: Letter) -> None:
         """A node has said who it is; the newest place of a name is the one."""
-        if not isinstance(note, Census) or not NAME.fullmatch(note.name):
-            self.greeted.discard(node)  # perhaps it can say so later
+        note = letter.note
+        if (refusal := unfit(note)) is not None:
+            if not isinstance(note, Census):
+                self.greeted.discard(node)  # perhaps it can say so later
+            code, text = refusal
+            self.tell(
+                "refused", name=f"node {node}", code=code, text=text, letter=letter
+            )
             return
-        sizes = 1 <= note.rows < 2**31 and 1 <= note.features < 2**31
-        if not sizes or not 0 <= note.positives <= note.rows:
-            log.warning("sagda: %s has no rows to speak of.", note.name)
-            return
+        self.tell("accepted", name=note.name, phase="hello", letter=letter)
         before = self.node.get(note.name)
         if before is not None and before != node and before in self.online:
             log.warning(
@@ -222,11 +268,23 @@ class GridSites:
                 break
             if time.monotonic() > deadline:
                 for key in waiting:
-                    name = self.open[key][0] if key in self.open else "a site"
+                    name = self.open[key].name if key in self.open else "a site"
                     yield name, Letter(Fault("late", f"{name} did not answer in time."))
                 break
             self.greet()
             time.sleep(POLL)
+
+
+def unfit(note: Any) -> Refusal | None:
+    """Why this is no introduction, if so."""
+    if isinstance(note, Fault):
+        return Refusal(*note)
+    if not isinstance(note, Census) or not NAME.fullmatch(note.name):
+        return Refusal("format", "an introduction must hold a name and counts.")
+    sizes = 1 <= note.rows < 2**31 and 1 <= note.features < 2**31
+    if not sizes or not 0 <= note.positives <= note.rows:
+        return Refusal("census", f"{note.name} has no rows to speak of.")
+    return None
 
 
 server = ServerApp()
@@ -239,7 +297,9 @@ def main(grid: Grid, context: Context) -> None:
     if not isinstance(folder, str):
         raise BadValue("the run configuration needs `folder`, the run's folder.")
     config = context.run_config.get("config") or None
-    sites = lambda timeout: GridSites(grid, timeout)
+    keys = os.environ.get(REGISTER)
+    register = None if keys is None else Register(Path(keys))
+    sites = lambda timeout: GridSites(grid, timeout, register)
     lead(
         Path(folder),
         sites,
@@ -253,17 +313,23 @@ def main(grid: Grid, context: Context) -> None:
 
 def handle(message: Message, context: Context) -> Message:
     """Any letter to this site, and its answer."""
-    desk = None
+    signer, asked = None, b""
     try:
         desk = Desk.of(context.node_config)
         keep_programs(desk.state / "programs")
-        letter = desk.answer(read(message.content))
+        signer = desk.signer
+        blank, text, parcels = unread(message.content, b"")
+        asked = blank.mark
+        letter = desk.answer(Letter.read(text, parcels))
     except Exception as error:
         # What went wrong may name rows: it stays in this site's log.
         log.exception("sagda: a letter could not be answered.")
         refused = isinstance(error, Refused)
         code = error.refusal.code if refused else "site"
         letter = Letter(Fault(code, f"{type(error).__name__} at the site."))
+    if signer is not None:
+        mark = mark_of(letter.text, letter.parcels, asked)
+        letter = letter._replace(seal=signer.seal(mark))
     return Message(records(letter), reply_to=message)
 
 

@@ -23,7 +23,7 @@ from sagda.protocol.wire import Parcel, Part, Refused, Spec
 
 NODES = (-1.0, 0.0, 1.0)  # values of a scalar y at which f is told
 SCORES = ("score", "positives", "negatives")
-BITS = 20  # of a score in single precision: sign, exponent and eleven more
+BITS = 24  # of a score in single precision: sign, exponent and fifteen more
 
 
 def question_of(problem: Problem, share_losses: bool) -> str:

@@ -1,7 +1,7 @@
 """`Conductor`: a federation's run from its first site to the farewell."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,9 +32,14 @@ class Sites(Transport, Protocol):
     """A transport that also sees who comes."""
 
     timeout: float  # seconds that an exchange may take
+    tell: Callable[..., None]  # is told what happens beside exchanges
 
     def arrivals(self) -> list[Census]:
         """Who has introduced itself since the last call."""
+        ...
+
+    def barred(self, names: Iterable[str]) -> list[str]:
+        """Who of these may take part no more."""
         ...
 
 
@@ -71,6 +76,7 @@ class Conductor:
         self.config, self.options, self.journal = config, options, journal
         self.sites, self.name, self.clock = sites, name, clock
         self.tell, self.sleep = tell, sleep
+        sites.tell = tell
         self.census: dict[str, Census] = {}
         self.gone: set[str] = set()  # who wanted to leave before the beginning
         self.here: set[str] = set()  # who has introduced itself since this start
@@ -193,6 +199,9 @@ class Conductor:
             clock=self.clock,
             min_clients=options.min_clients,
             bound=options.bound,
+            filter=options.filter,
+            faulty=options.faulty,
+            factor=options.norm_factor,
             tell=self.tell,
         )
 
@@ -211,7 +220,11 @@ class Conductor:
             self.sleep(0.25)
 
     def admit(self, server: Coordinator) -> None:
-        """Sites that came since the last round join, or leave."""
+        """Sites that came since the last round join, or leave; the barred go."""
+        for name in self.sites.barred(list(server.book.members)):
+            server.records.append({"left": name})
+            server.server.leave(name)
+            self.tell("left", name=name, why="was removed by the coordinator")
         for site in self.sites.arrivals():
             name = site.name
             known = name in server.book.members
@@ -240,13 +253,15 @@ class Conductor:
             elif len(server.book.members) > 1:
                 server.records.append({"left": name})
                 server.server.leave(name)
-                self.tell("left", name=name, absent=True)
+                self.tell("left", name=name, why="was silent too long and is removed")
 
     def farewell(self, server: Coordinator, names: list[str], reason: str) -> None:
         """Tell sites that it is over for them; the model is theirs, too."""
         book = server.book
         model = server.specs.point.pack(on_host(book.state.z))
-        bye = Letter(Bye(book.run, book.round, reason, model), 0, server.terms)
+        bye = Letter(
+            Bye(book.run, book.config, book.round, reason, model), 0, server.terms
+        )
         self.sites.timeout = min(self.sites.timeout, PARTING)
         for _ in self.sites.exchange(dict.fromkeys(names, bye)):
             pass

@@ -10,6 +10,7 @@ import numpy as np
 
 from sagda.core import Phase, run_round
 from sagda.engines.cohort import cohort_of
+from sagda.federated import filters
 from sagda.federated.ledger import Ledger
 from sagda.federated.letters import Fault, Letter, Transport
 from sagda.federated.plan import Plan, Specs, added, on_host, phase_of
@@ -19,6 +20,7 @@ from sagda.protocol.server import Book, Member, Server
 from sagda.protocol.wire import Refused
 
 Record = dict[str, Any]
+POISON = ("nonfinite", "norm")  # refusals that only a false answer gets
 
 
 class TooFew(Exception):
@@ -54,6 +56,9 @@ class Coordinator:
         clock: seconds since the epoch.
         min_clients: answers that every phase of a round needs, one or more.
         bound: on the length of a reply, or None.
+        filter: which answers are believed: see `sagda.federated.filters`.
+        faulty: how many may be false, for multi-krum.
+        factor: times the usual length that an answer may have.
         tell: is told what happens, as (what, details).
     """
 
@@ -69,12 +74,16 @@ class Coordinator:
         clock: int = 0,
         min_clients: int = 1,
         bound: float | None = None,
+        filter: str = "none",
+        faulty: int = 0,
+        factor: float = 30.0,
         tell: Callable[..., None] = lambda what, **details: None,
     ):
         plan.check()
         self.plan, self.specs, self.transport = plan, Specs.of(plan), transport
         self.terms, self.rows, self.tell = terms, rows or {}, tell
         self.min_clients, self.bound = min_clients, bound
+        self.filter, self.faulty, self.factor = filter, faulty, factor
         self.algorithm = plan.algorithm
         with jax.enable_x64(plan.float64):
             self.first = on_host(self.algorithm.memory(plan.start()))
@@ -205,6 +214,7 @@ class Coordinator:
     def ask(self, phase: str, message: Any, names: list[str]) -> dict[str, Reply]:
         """One exchange; who lost its memory is sent it and asked once more."""
         self.server.abandon()
+        caught: set[str] = set()
         parcel = self.specs.down[phase].pack(message)
         for _ in range(2):
             letters = {}
@@ -214,6 +224,7 @@ class Coordinator:
                     if told.memory is not None:
                         told = told._replace(memory=self.specs.memory.pack(told.memory))
                     number = self.book.members[name].number
+                    told = told._replace(together=self.min_clients)
                     letters[name] = Letter(told, number, self.terms)
             self.tell("asked", phase=phase, names=sorted(letters))
             for name, letter in self.counted(phase, letters):
@@ -227,22 +238,41 @@ class Coordinator:
                     refusal = Refusal("format", f"{name} answered with a {kind}.")
                 if refusal is None:
                     self.ledger = self.ledger.replied(phase)
-                    self.tell("accepted", name=name, phase=phase)
+                    self.tell("accepted", name=name, phase=phase, letter=letter)
                 else:
-                    self.refuse(name, refusal)
+                    self.refuse(name, refusal, letter)
+                    if refusal.code in POISON:
+                        caught.add(name)
             names = [name for name in names if name in self.server.lost_memory]
             if not names:
                 break
+        self.sift(phase, len(caught))
         return dict(self.server.accepted)
+
+    def sift(self, phase: str, caught: int) -> None:
+        """Leave out what the filter does not believe; it was never accepted.
+
+        `caught`: liars that were refused already; fewer are left to be found.
+        """
+        accepted, spec = self.server.accepted, self.specs.up[phase]
+        faulty = max(0, self.faulty - caught)
+        if len(accepted) < filters.least(self.filter, faulty):
+            raise TooFew
+        replies = {name: spec.unpack(accepted[name].payload) for name in accepted}
+        out = filters.left_out(self.filter, faulty, self.factor, replies)
+        for name, why in out.items():
+            self.server.reject(name)
+            self.refuse(name, Refusal("filtered", why))
 
     def note(self, record: Record) -> None:
         """Make a record durable, and the ledger with it."""
         self.records.append(record)
         self.server.change(self.book.members, ledger=self.ledger)
 
-    def refuse(self, name: str, refusal: Refusal) -> None:
+    def refuse(self, name: str, refusal: Refusal, letter: Letter | None = None) -> None:
         self.ledger = self.ledger.refuse(refusal.code)
-        self.tell("refused", name=name, code=refusal.code, text=refusal.text)
+        code, text = refusal
+        self.tell("refused", name=name, code=code, text=text, letter=letter)
 
     def counted(self, phase: str, letters: Mapping[str, Letter]) -> Iterable[Any]:
         """An exchange, with what it sends and brings in the ledger."""

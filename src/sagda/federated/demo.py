@@ -11,6 +11,8 @@ import numpy as np
 from sagda.data.datasets import load
 from sagda.data.partition import partition
 from sagda.federated import processes
+from sagda.federated.authority import Keys
+from sagda.federated.identity import make_site
 from sagda.federated.lead import SERVER
 from sagda.federated.status import read_status
 
@@ -28,6 +30,7 @@ sites = {sites}
 test = "a9a"
 """
 ROWS = 1000  # of each site
+DAYS = 30  # for which the keys are good
 PATIENCE = 40.0  # seconds: each of these has processes of its own to end
 
 
@@ -60,6 +63,11 @@ def demo(
 ) -> tuple[int | None, str]:
     """Everything started, watched and ended; the server's exit code and last words."""
     port = processes.free_port()
+    keys = Keys(folder / "sites" / "keys")
+    keys.init([], DAYS)
+    for name in files:
+        _, public = make_site(folder / "sites" / name, name, DAYS)
+        keys.admit(public, False)
     command = [sys.executable, "-m", "sagda.cli"]
     config = folder / "sites" / "federation.toml"
     started: list[processes.Process] = []
@@ -72,14 +80,14 @@ def demo(
         return process
 
     try:
-        server = start(
-            "server", "serve", str(config), "--out", str(folder), "--port", str(port)
-        )
+        to = ["--out", str(folder), "--port", str(port), "--keys", str(keys.folder)]
+        server = start("server", "serve", str(config), *to)
         for name, file in files.items():
             arguments = ["--data", str(file), "--name", name]
-            state = str(folder / "sites" / name)
+            state = folder / "sites" / name
+            arguments += ["--key", str(state / f"{name}.key"), "--ca", str(keys.ca)]
             at = f"127.0.0.1:{port}"
-            start(name, "join", "--server", at, *arguments, "--state", state)
+            start(name, "join", "--server", at, *arguments, "--state", str(state))
         while server.code is None and not stop():
             show(read_status(folder / SERVER))
             for process in started[1:]:

@@ -1,7 +1,6 @@
 """`Desk`: where a site answers letters, with nothing but its folder between them."""
 
 import json
-import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -12,19 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from sagda import durable
+from sagda import check, durable
 from sagda.check import BadValue
 from sagda.data.federation import Federation, Table
 from sagda.data.files import read_file, read_folder
 from sagda.experiment import as_number
-from sagda.federated.files import private
+from sagda.federated.identity import Signer, check_name
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
 from sagda.federated.plan import Plan, Specs
 from sagda.federated.shelf import Shelf
 from sagda.federated.site import Site
 from sagda.federated.terms import Terms
+from sagda.protocol.messages import Instruction
+from sagda.protocol.wire import Refused
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
 SITE = "site.json"
 
@@ -37,6 +37,8 @@ class Desk(NamedTuple):
     state: Path
     label: str = "label"
     positive: str | None = None
+    key: str | None = None  # the file of its private key; without one nothing is signed
+    least: int = 2  # sites that must answer together before this one does
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "Desk":
@@ -47,13 +49,15 @@ class Desk(NamedTuple):
         name = str(told.get("name") or Path(data).stem)
         check_name(name)
         state = Path(str(told.get("state") or f"sagda-{name}"))
-        positive = told.get("positive")
+        text = lambda key: None if told.get(key) is None else str(told[key])
         return cls(
             name,
             data,
             state,
             str(told.get("label", "label")),
-            None if positive is None else str(positive),
+            text("positive"),
+            text("key"),
+            check.integer("least", int(told.get("least", 2)), low=1),
         )
 
     @classmethod
@@ -68,11 +72,14 @@ class Desk(NamedTuple):
             ) from None
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """What `of` takes."""
-        found = {"name": self.name, "data": self.data, "state": str(self.state)}
-        found |= {"label": self.label}
-        return found if self.positive is None else found | {"positive": self.positive}
+        found = self._asdict() | {"state": str(self.state)}
+        return {key: value for key, value in found.items() if value is not None}
+
+    @property
+    def signer(self) -> Signer | None:
+        return None if self.key is None else Signer.read(Path(self.key))
 
     def answer(self, letter: Letter) -> Letter:
         """The answer to any letter; a failure stays here, but for its kind."""
@@ -80,9 +87,13 @@ class Desk(NamedTuple):
         if isinstance(note, Hello):
             return Letter(self.census())
         plan, specs = agreed(letter.terms, note.run)
+        if note.config != plan.config:
+            raise Refused("site", "terms that are not the configuration's.")
+        if isinstance(note, Instruction) and note.together < self.least:
+            raise Refused("alone", f"fewer than {self.least} sites answer together.")
         if isinstance(note, Bye):
             self.farewell(note, specs)
-            return Letter(Thanks(note.run))
+            return Letter(Thanks(note.run, note.config))
         shelf = Shelf(self.state, note.run, specs)
         draw = lambda: secrets.randbits(128)
         site = Site(plan, self.rows(), shelf.load(), shelf.save, draw, specs)
@@ -91,6 +102,7 @@ class Desk(NamedTuple):
 
     def census(self) -> Census:
         rows = self.rows().data
+        durable.private(self.state)
         durable.write(self.state / SITE, json.dumps(self.settings) + "\n")
         positives = int((rows.label > 0).sum())
         leaving = (self.state / LEAVING).exists()
@@ -103,7 +115,7 @@ class Desk(NamedTuple):
         from sagda.engines.saved import named
 
         arrays = named(z.x, "x") | named(z.y, "y")
-        private(self.state)
+        durable.private(self.state)
         durable.write(self.state / MODEL, safetensors.numpy.save(arrays))
         said = {"run": note.run, "round": note.round, "reason": note.reason}
         durable.write(self.state / FAREWELL, json.dumps(said) + "\n")
@@ -118,7 +130,7 @@ class Desk(NamedTuple):
             mark = [self.data]
         mark += [self.label, self.positive]
         name = durable.digest(json.dumps(mark).encode())[:16]
-        folder = private(self.state) / f"rows-{name}"
+        folder = durable.private(self.state) / f"rows-{name}"
         if not folder.exists():
             table = signed(read_file(path, self.label, None, None), self.positive)
             for old in self.state.glob("rows-*"):
@@ -158,12 +170,3 @@ def write_columns(folder: Path, table: Table) -> None:
     np.save(part / "features.npy", np.asarray(table.features))
     np.save(part / "label.npy", np.asarray(table.label, np.float32))
     part.rename(folder)
-
-
-def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise BadValue(
-            "a site's name must be 1 to 64 letters, digits, dots, dashes or "
-            f"underscores, got {name!r}."
-        )
-    return name

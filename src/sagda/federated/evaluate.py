@@ -56,9 +56,9 @@ def ask(
             if name not in letters:
                 raise Refused("late", f"{name} was not asked this.")
             replies[name] = checked(server, spec, name, question, letter.note)
-            server.tell("accepted", name=name, phase="evaluate")
+            server.tell("accepted", name=name, phase="evaluate", letter=letter)
         except Refused as refused:
-            server.refuse(name, refused.refusal)
+            server.refuse(name, refused.refusal, letter)
     ledger = server.ledger.looked(size)
     server.ledger = ledger.framed(server.transport.framing - framing)
     return replies

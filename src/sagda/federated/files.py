@@ -28,11 +28,6 @@ MANIFEST, LOG = "manifest.json", "log.jsonl"
 ARRAYS = ".safetensors"
 
 
-def private(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
-
-
 def flat(spec: Spec, tree: Any, prefix: str) -> dict[str, np.ndarray]:
     """The arrays of a tree by the names that its specification gives them."""
     arrays = spec.structure.flatten_up_to(tree)
@@ -56,7 +51,7 @@ class Journal:
     """The server's folder."""
 
     def __init__(self, folder: Path):
-        self.folder = private(folder)
+        self.folder = durable.private(folder)
         self.facts: dict[str, Any] = {}  # terms and census, as the manifest has them
         self.files: dict[str, tuple[Any, str, str]] = {}  # what each file was made of
         self.log_bytes, self.log_hash = 0, hashlib.sha256()
@@ -144,7 +139,7 @@ class Journal:
     def manifest(self) -> dict[str, Any]:
         path = self.folder / MANIFEST
         try:
-            content = path.read_bytes()
+            content = durable.read(path)
             found = json.loads(content)
             if found["schema"] != SCHEMA:
                 raise BadValue(
@@ -206,7 +201,7 @@ class Journal:
     def read(self, slot: str, entry: dict[str, str], made_of: Any) -> dict[str, Any]:
         path = self.folder / Path(entry["file"]).name
         try:
-            content = path.read_bytes()
+            content = durable.read(path)
         except FileNotFoundError:
             raise BadValue(f"{path} is missing, which the manifest names.") from None
         if durable.digest(content) != entry["sha256"]:

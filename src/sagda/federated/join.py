@@ -1,6 +1,7 @@
 """`sagda join`: a SuperNode for one site, watched and started again as needed."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from sagda.federated.desk import FAREWELL, LEAVING, Desk
 
 PATIENCE = 90.0  # seconds: Flower refuses a killed node for about a minute
 
+SELDOM = 5.0  # seconds between looks for a server, while a node is there
+
 LINGER = 5.0  # seconds for the node to send its last answer
 
 
@@ -22,7 +25,7 @@ class Gone(Exception):
 def join(
     desk: Desk,
     server: str,
-    ca: Path | None,
+    ca: Path | None = None,
     *,
     leave: bool = False,
     patience: float = PATIENCE,
@@ -40,7 +43,7 @@ def join(
     host, port = processes.address(server)
     log = desk.state / "site.log"
     with durable.lock(desk.state):
-        node, reached = None, time.monotonic()
+        node, reached, probed = None, time.monotonic(), 0.0
         started = 0.0
         try:
             while not stop():
@@ -48,9 +51,11 @@ def join(
                     time.sleep(LINGER)
                     return json.loads(word.read_text())
                 now = time.monotonic()
-                if processes.listens(host, port):
-                    reached = now
-                elif now - reached > patience:
+                if node is None or now - probed > SELDOM:
+                    probed = now
+                    if processes.listens(host, port):
+                        reached = now
+                if now - reached > patience:
                     raise Gone(f"no server at {server} for {patience:g} seconds")
                 if node is not None and node.code is not None:
                     node.stop()
@@ -70,8 +75,10 @@ def join(
 def start(desk: Desk, server: str, ca: Path | None, log: Path) -> processes.Process:
     # Quoted for TOML, which is how Flower reads a node's configuration.
     settings = " ".join(f"{k}={json.dumps(v)}" for k, v in desk.settings.items())
-    command = [processes.program("flower-supernode"), "--superlink", server]
+    command = [sys.executable, "-m", "sagda.engines.flower_node", "--superlink", server]
     secure = ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
+    if desk.key is not None:
+        secure += ["--auth-supernode-private-key", desk.key]
     command += [*secure, "--node-config", settings]
     command += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
     return processes.Process(command, desk.state / "flower", log)

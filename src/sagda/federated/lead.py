@@ -14,9 +14,10 @@ from sagda import durable
 from sagda.check import BadKind, BadValue
 from sagda.core import Point
 from sagda.devices import keep_programs
+from sagda.federated.audit import Audit
 from sagda.federated.conductor import Conductor, NoClients, Sites, rows_of
 from sagda.federated.coordinator import Coordinator
-from sagda.federated.files import Journal, private
+from sagda.federated.files import Journal
 from sagda.federated.letters import Census
 from sagda.federated.status import Status
 from sagda.federated.terms import read_terms, write_terms
@@ -25,6 +26,7 @@ from sagda.history import History
 
 SERVER = "server"  # the server's own folder in a run's
 FOLDER = "SAGDA_FOLDER"  # how a server's process is told
+REGISTER = "SAGDA_REGISTER"  # and of the folder with the sites' keys
 RESET = "reset"  # a file in the server's folder: set all variates back, once
 NOBODY = 4  # the exit code for too few clients
 
@@ -63,10 +65,16 @@ def lead(
     if not path.exists() and config is not None:
         claim(folder, config)
     chosen, options = read_terms(path)
-    home = private(folder / SERVER)
+    home = durable.private(folder / SERVER)
     with patient_lock(home):
         keep_programs(home / "programs")
         status = Status(home, chosen.rounds, options.sites)
+        audit = Audit(home)
+
+        def tell(what: str, **details: Any) -> None:
+            audit(what, **details)
+            status(what, **details)
+
         try:
             conductor = Conductor(
                 chosen,
@@ -75,7 +83,7 @@ def lead(
                 sites(options.timeout),
                 name=name,
                 clock=int(time.time()),
-                tell=status,
+                tell=tell,
             )
             server = conductor.run(home / RESET)
             write_results(folder, conductor, server)

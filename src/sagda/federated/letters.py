@@ -1,5 +1,6 @@
 """Letters: a note that says what is meant, and parcels with the numbers."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -36,7 +37,7 @@ class Seen(NamedTuple):
 class Hello(NamedTuple):
     """From the server: who are you?"""
 
-    run: str
+    nonce: str  # no two are alike, so that no answer fits twice
 
 
 class Census(NamedTuple):
@@ -53,6 +54,7 @@ class Bye(NamedTuple):
     """From the server: it is over, or you have left; with the model."""
 
     run: str
+    config: str
     round: int
     reason: str
     model: Any
@@ -62,6 +64,7 @@ class Thanks(NamedTuple):
     """From a client: it has read the farewell."""
 
     run: str
+    config: str
 
 
 class Fault(NamedTuple):
@@ -98,6 +101,8 @@ class Letter(NamedTuple):
     note: Any
     number: int = 0  # the client's, from which its randomness follows
     terms: str = ""  # what was agreed on, for a client that keeps nothing
+    mark: bytes = b""  # of a letter that came: its digest, and that of what it answers
+    seal: str = ""  # the sender's signature of the mark
 
     @property
     def parcels(self) -> dict[str, Parcel]:
@@ -146,7 +151,27 @@ class Letter(NamedTuple):
         return cls(note._replace(**brought), number, terms)
 
 
-CODES = ("ignored", "site", "format", "keys", "dtype", "shape", "size", "nonfinite")
+CODES = (
+    "alone", "ignored", "site", "format", "keys", "dtype", "shape", "size", "nonfinite",
+)  # fmt: skip
+
+
+def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> bytes:
+    """The digest of a letter as it travels; an answer's holds that of the question.
+
+    Every piece is led by its length, so that no two letters have the same bytes.
+    """
+    found = hashlib.sha256()
+    pieces = [answers, text.encode()]
+    for name, parcel in sorted(parcels.items()):
+        pieces.append(f"{name} {len(parcel)}".encode())
+        for key, part in sorted(parcel.items()):
+            shape = ",".join(map(str, part.shape))
+            pieces += [key.encode(), part.dtype.encode(), shape.encode(), part.data]
+    for piece in pieces:
+        found.update(len(piece).to_bytes(8, "little"))
+        found.update(piece)
+    return found.digest()
 
 
 def known_code(code: str) -> str:

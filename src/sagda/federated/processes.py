@@ -57,13 +57,15 @@ class Process:
         self.log = log
         if sys.platform == "linux":
             command = [sys.executable, "-c", LEASH, *command]
-        with log.open("ab") as output:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
             self.process = subprocess.Popen(
                 command,
                 env=os.environ | QUIET | own,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                umask=0o077,  # what it leaves is for its owner
                 # A group of its own: a Ctrl-C is for whoever started it to pass on.
                 start_new_session=True,
             )
@@ -92,8 +94,11 @@ class Process:
             return False
         return True
 
+    def words(self) -> str:
+        return self.log.read_text(errors="replace")
+
     def last_words(self, lines: int = 3) -> str:
-        text = self.log.read_text(errors="replace").strip().splitlines()
+        text = self.words().strip().splitlines()
         return " / ".join(line.strip() for line in text[-lines:])
 
 

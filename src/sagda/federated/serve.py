@@ -1,115 +1,158 @@
 """`sagda serve`: a SuperLink and a run on it, watched and started again as needed."""
 
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sagda import durable
 from sagda.check import BadValue
 from sagda.federated import processes
-from sagda.federated.lead import FOLDER, RESET, SERVER
+from sagda.federated.app import APP
+from sagda.federated.audit import Audit
+from sagda.federated.authority import Keys
+from sagda.federated.identity import PUBLIC, Register
+from sagda.federated.lead import FOLDER, REGISTER, RESET, SERVER
+from sagda.federated.proxy import Proxy
 from sagda.federated.status import FILE, read_status
 
-APP = """[project]
-name = "sagda-federation"
-version = "0.1.0"
-description = "A federation led by sagda."
-license = "MIT"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "sagda"
-
-[tool.flwr.app.components]
-serverapp = "sagda.engines.flower:server"
-clientapp = "sagda.engines.flower:client"
-
-[tool.flwr.app.config]
-"""
+ENROLLED = "enrolled.json"  # the keys that the SuperLink has, by their fingerprints
+OFTEN = 1.0  # seconds between looks at keys and at the door
 BEGIN = 60.0  # seconds for the server's process to say that it is there
 AGAIN = 5  # starts without progress after which it is given up
 
 
-class Tls(NamedTuple):
-    """Files of a server with TLS."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
 class Server:
-    """The processes of a server, in a run's folder."""
+    """The processes of a server, in a run's folder.
+
+    Args:
+        folder: the run's.
+        host: the address to listen on.
+        port: and the port.
+        keys: the coordinator's; None: neither TLS nor signatures, on loopback only.
+        reset: set all variates back first.
+        proxied: put nginx before the SuperLink, which then has a port of its own.
+    """
 
     def __init__(
-        self, folder: Path, host: str, port: int, tls: Tls | None, reset: bool
+        self,
+        folder: Path,
+        host: str,
+        port: int,
+        keys: Keys | None,
+        *,
+        reset: bool = False,
+        proxied: bool = False,
     ):
         self.folder, self.home = folder, folder / SERVER / "flower"
-        self.host, self.port, self.tls, self.reset = host, port, tls, reset
+        self.keys, self.reset = keys, reset
+        self.host = "127.0.0.1" if proxied else host
+        self.port = processes.free_port() if proxied else port
+        self.audit = Audit(folder / SERVER)
+        self.proxy: Proxy | None = None
+        if proxied and keys is not None:
+            place = durable.private(folder / SERVER) / "proxy"
+            self.proxy = Proxy(place, host, port, keys, self.port)
+        self.register = None if keys is None else Register(keys.sites)
         self.link: processes.Process | None = None
         self.starts = 0  # without a round committed in between
         self.since = 0.0  # when the run was handed in
         self.pid: int | None = None  # of the server's process, once it has said so
-
-    @property
-    def near(self) -> str:
-        """The address by which this machine reaches it."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        return f"{host}:{self.port}"
+        self.looked = 0.0
 
     def start_link(self) -> None:
         """The SuperLink; its database is in the folder."""
         processes.check_port(self.host, self.port)
         command = [processes.program("flower-superlink")]
-        if self.tls is None:
+        environment = {FOLDER: str(self.folder.resolve())}
+        secure = "insecure = true"
+        if self.keys is None:
             command.append("--insecure")
         else:
-            command += ["--ssl-ca-certfile", str(self.tls.ca)]
-            command += ["--ssl-certfile", str(self.tls.certificate)]
-            command += ["--ssl-keyfile", str(self.tls.key)]
+            ca, certificate, key = (
+                str(path.resolve())
+                for path in (self.keys.ca, self.keys.certificate, self.keys.key)
+            )
+            command += ["--ssl-ca-certfile", ca, "--ssl-certfile", certificate]
+            command += ["--ssl-keyfile", key, "--enable-supernode-auth"]
+            environment[REGISTER] = str(self.keys.sites.resolve())
+            secure = f'root-certificates = "{ca}"'
         command += ["--host", self.host, "--port", str(self.port)]
         command += ["--database", str(self.home / "superlink.db")]
         command += ["--disable-runtime-dependency-installation"]
-        environment = {FOLDER: str(self.folder.resolve())}
+        durable.private(self.home)
+        durable.write(
+            self.home / "config.toml",
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = '
+            f'"{self.host}:{self.port}"\n{secure}\n',
+        )
         log = self.folder / SERVER / "superlink.log"
         self.link = processes.Process(command, self.home, log, **environment)
-        host, port = processes.address(self.near)
         deadline = time.monotonic() + BEGIN
-        while not processes.listens(host, port):
+        while not processes.listens(self.host, self.port):
             if self.link.code is not None or time.monotonic() > deadline:
                 words = self.link.last_words()
                 self.stop()
                 raise BadValue(f"Flower's SuperLink did not start: {words}")
             time.sleep(0.1)
 
+    def flower(self, *arguments: str) -> processes.Process:
+        """One of Flower's commands to the SuperLink, done; its log holds the answer."""
+        log = self.folder / SERVER / "flwr.log"
+        log.unlink(missing_ok=True)
+        run = processes.Process([processes.program("flwr"), *arguments], self.home, log)
+        try:
+            run.process.wait(BEGIN)
+        except subprocess.TimeoutExpired:
+            run.stop()
+        return run
+
+    def enrol(self) -> None:
+        """Tell the SuperLink whose keys are good, where that has changed."""
+        if self.register is None:
+            return
+        path = self.home / ENROLLED
+        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        wanted = {e.fingerprint: e for e in self.register.now().values()}
+        wanted = {mark: e for mark, e in wanted.items() if not e.expired}
+        assert self.keys is not None
+        for mark in [mark for mark in known if mark not in wanted]:
+            node = known.pop(mark)["node"]
+            if node is not None:
+                self.flower("supernode", "unregister", str(node), "here")
+            durable.write(path, json.dumps(known))
+        for mark, entry in wanted.items():
+            if mark not in known:
+                file = str((self.keys.sites / f"{entry.name}{PUBLIC}").resolve())
+                json_form = ("here", "--format", "json")
+                done = self.flower("supernode", "register", file, *json_form)
+                node = node_of(done.words())
+                known[mark] = {"name": entry.name, "node": node}
+                durable.write(path, json.dumps(known))
+
     def hand_in(self) -> None:
         """Start the run; what the folder holds goes on."""
         app = self.home / "app"
-        app.mkdir(parents=True, exist_ok=True)
-        (app / "pyproject.toml").write_text(APP)
-        secure = f'root-certificates = "{self.tls.ca.resolve()}"' if self.tls else ""
-        (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = '
-            f'"{self.near}"\n{secure or "insecure = true"}\n'
-        )
+        durable.write(durable.private(app) / "pyproject.toml", APP)
         if self.pid is not None and processes.lives(self.pid):
             os.kill(self.pid, signal.SIGKILL)  # cut off from its SuperLink
         (self.folder / SERVER / FILE).unlink(missing_ok=True)
         self.pid, self.since = None, time.monotonic()
         self.starts += 1
-        command = [processes.program("flwr"), "run", str(app), "here"]
-        log = self.folder / SERVER / "flwr-run.log"
-        run = processes.Process(command, self.home, log)
-        try:
-            run.process.wait(BEGIN)
-        except subprocess.TimeoutExpired:
-            run.stop()
-        if run.code:
-            raise BadValue(f"Flower did not take the run: {run.last_words()}")
+        done = self.flower("run", str(app), "here")
+        if done.code:
+            raise BadValue(f"Flower did not take the run: {done.last_words()}")
+
+    def start(self) -> None:
+        self.start_link()
+        self.enrol()
+        if self.proxy is not None:
+            self.proxy.look()
+        self.hand_in()
 
     def look(self) -> dict[str, Any]:
         """The server's status; starts again what has died."""
@@ -120,11 +163,21 @@ class Server:
             self.pid = status["pid"]
         if self.link is None or self.link.code is not None:
             self.stop()
-            self.start_link()
-            self.hand_in()
+            self.start()
         elif not self.process_lives():
             self.hand_in()
+        if time.monotonic() - self.looked > OFTEN:
+            self.looked = time.monotonic()
+            self.enrol()
+            self.watch()
         return status
+
+    def watch(self) -> None:
+        """The door: whom it turned away goes into the audit log."""
+        if self.proxy is not None:
+            self.proxy.look()
+            for peer, code, text in self.proxy.refusals():
+                self.audit.write("refused", name=peer, code=code, text=text, at="proxy")
 
     def process_lives(self) -> bool:
         """The server's own process; it has a while to say that it is there."""
@@ -133,8 +186,24 @@ class Server:
         return processes.lives(self.pid)
 
     def stop(self) -> None:
+        if self.proxy is not None:
+            self.proxy.stop()
         if self.link is not None:
             self.link.stop()
+
+
+def node_of(words: str) -> int | None:
+    """The node that Flower made of a key; None if it had the key already."""
+    try:
+        told = json.loads(words[words.index("{") : words.rindex("}") + 1])
+        if told["success"]:
+            return int(told["node-id"])
+        reason = str(told["error-message"])
+    except (ValueError, KeyError, TypeError):
+        reason = words[-200:]
+    if "already in use" in reason:
+        return None
+    raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
 
 
 def serve(
@@ -143,13 +212,12 @@ def serve(
     stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """Until the run is over or someone wants to stop; the last status."""
-    (server.folder / SERVER).mkdir(parents=True, exist_ok=True, mode=0o700)
+    durable.private(server.folder / SERVER)
     with durable.lock(server.folder):
         if server.reset:
             (server.folder / SERVER / RESET).touch()
         try:
-            server.start_link()
-            server.hand_in()
+            server.start()
             last = -1
             while not stop():
                 status = server.look()

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from sagda import durable
 from sagda.check import BadValue
-from sagda.federated.files import flat, private, version_of, whole
+from sagda.federated.files import flat, version_of, whole
 from sagda.federated.letters import adapter
 from sagda.federated.plan import Specs
 from sagda.federated.site import Kept
@@ -25,7 +25,7 @@ class Shelf:
     def __init__(self, folder: Path, run: str, specs: Specs):
         if not (run.isalnum() and len(run) <= 64):
             raise BadValue("a run must be named by letters and digits.")
-        self.path, self.specs = private(folder) / f"run-{run}.bin", specs
+        self.path, self.specs = durable.private(folder) / f"run-{run}.bin", specs
 
     def save(self, cache: Cache) -> None:
         arrays: dict[str, np.ndarray] = {}
@@ -50,7 +50,7 @@ class Shelf:
     def load(self) -> Cache:
         """What was kept; nothing if that is missing or damaged: the server has it."""
         try:
-            content = self.path.read_bytes()
+            content = durable.read(self.path)
         except FileNotFoundError:
             return Cache()
         mark, content = content[:32], content[32:]

@@ -48,12 +48,12 @@ class Status:
         self.now |= {"state": "running", "phase": phase, "waiting_for": names}
         self.now |= {"answered": [], "refused": {}}
 
-    def on_accepted(self, name: str, phase: str) -> None:
+    def on_accepted(self, name: str, phase: str, **_: Any) -> None:
         waiting = [n for n in self.now["waiting_for"] if n != name]
         answered = sorted([*self.now["answered"], name])
         self.now |= {"waiting_for": waiting, "answered": answered}
 
-    def on_refused(self, name: str, code: str, text: str) -> None:
+    def on_refused(self, name: str, code: str, text: str, **_: Any) -> None:
         waiting = [n for n in self.now["waiting_for"] if n != name]
         refused = self.now["refused"] | {name: code}
         counts = self.now["refusals"]
@@ -85,10 +85,8 @@ class Status:
     def on_joined(self, name: str) -> None:
         self.warn(f"{name} joined")
 
-    def on_left(self, name: str, absent: bool = False) -> None:
-        self.warn(
-            f"{name} {'was silent too long and is removed' if absent else 'left'}"
-        )
+    def on_left(self, name: str, why: str = "left") -> None:
+        self.warn(f"{name} {why}")
 
     def on_absent(self, name: str) -> None:
         self.warn(f"{name} has been silent for long; its variate still counts")

@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sagda import check, durable
 from sagda import config as configs
 from sagda.check import BadValue
 from sagda.config import Config, Count
 from sagda.experiment import method_of, options_of, resolve
+from sagda.federated.filters import COORDINATES, FILTERS, least
 from sagda.federated.letters import Census
 from sagda.federated.plan import Plan
 from sagda.models import MODELS
@@ -39,7 +40,7 @@ class Options(BaseModel):
 
     sites: Count = 2
     """How many sites must be there before the first round."""
-    min_clients: Count = 1
+    min_clients: Count = 2
     """Answers that every exchange of a round needs; with fewer it is repeated."""
     timeout: Seconds = 120.0
     """Seconds that an exchange may take."""
@@ -49,6 +50,12 @@ class Options(BaseModel):
     """Rounds asked in vain after which a site is removed with its variate (never)."""
     bound: Annotated[float, Field(gt=0)] | None = None
     """The longest reply that is accepted, as a Euclidean norm (default: any)."""
+    filter: str = "norm"
+    """Which answers are believed: norm, multi-krum or none."""
+    norm_factor: Annotated[float, Field(gt=1)] = 30.0
+    """How many times longer than the middle one an answer may be."""
+    faulty: Annotated[int, Field(ge=0)] = 0
+    """How many sites of an exchange may lie, for multi-krum."""
     share_losses: bool = False
     """Let sites send the losses of single rows, which DRO needs to measure Phi."""
     test: str | None = None
@@ -57,6 +64,19 @@ class Options(BaseModel):
     """The label column of that file."""
     positive: str | None = None
     """The label of the positive class in that file."""
+
+    @field_validator("filter")
+    @classmethod
+    def known_filter(cls, value: str) -> str:
+        if value in COORDINATES:
+            raise ValueError(
+                "must choose among whole answers: a median or mean taken coordinate by "
+                "coordinate puts into V = sum of v_i what no site holds, and the "
+                "correction would be wrong ever after; take norm or multi-krum"
+            )
+        if value not in FILTERS:
+            raise ValueError(f"must be one of {', '.join(FILTERS)}")
+        return value
 
 
 def read_terms(path: Path) -> tuple[Config, Options]:
@@ -106,6 +126,20 @@ def checked(
         raise BadValue(
             f"{where}: `{TABLE}.{name}` {said}, got {first['input']!r}."
         ) from None
+    asked = config.cohort or options.sites
+    need = max(least(options.filter, options.faulty), options.min_clients)
+    if options.filter == "multi-krum":
+        need = max(need, options.min_clients + options.faulty)
+        if not options.faulty:
+            raise BadValue(
+                f"{where}: `{TABLE}.faulty` must say how many sites may lie where "
+                f"`{TABLE}.filter` is multi-krum."
+            )
+    if asked < need:
+        raise BadValue(
+            f"{where}: `{'cohort' if config.cohort else TABLE + '.sites'}` must be at "
+            f"least {need} for `{TABLE}.min_clients` and `{TABLE}.filter`, got {asked}."
+        )
     return config, options
 
 

@@ -54,12 +54,11 @@ class Client:
         known = self.reconciled(told)
         if known is None:
             self.keep(self.cache._replace(high=told.ticket))
-            return Mismatch(told.run, told.ticket)
+            return Mismatch(told.run, told.config, told.ticket)
         payload, memory, kept = self.compute(told, known.memory, known.kept)
         version = Version(told.ticket, self.nonce())
-        reply = Reply(
-            told.run, told.config, told.ticket, known.committed, version, payload
-        )
+        about = told.run, told.config, told.ticket, known.committed
+        reply = Reply(*about, version, payload, told.epoch)
         pending = Pending(version, memory, reply)
         self.keep(known._replace(pending=pending, high=told.ticket, kept=kept))
         return reply

@@ -34,6 +34,8 @@ class Instruction(NamedTuple):
     )  # what the server has of this client; None: the first value
     message: Any  # all that the algorithm sends down
     memory: Any = None  # the client's memory itself, after it said that it lost it
+    epoch: int = 0  # how often all memories were set back
+    together: int = 1  # answers below which the server uses none of them
 
 
 class Reply(NamedTuple):
@@ -45,12 +47,14 @@ class Reply(NamedTuple):
     base: Version | None
     version: Version
     payload: Any
+    epoch: int = 0
 
 
 class Mismatch(NamedTuple):
     """From a client whose memory is not the one that the server has."""
 
     run: str
+    config: str
     ticket: Ticket
 
 

@@ -89,6 +89,7 @@ class Server:
             member.version,
             message,
             memory,
+            self.book.epoch,
         )
 
     def receive(self, name: str, phase: str, reply: Reply | Mismatch) -> Refusal | None:
@@ -99,10 +100,12 @@ class Server:
             return Refusal("run", f"{name} answered another run.")
         if not self.is_live(name, reply.ticket):
             return Refusal("ticket", f"{name} answered a ticket that is not its last.")
-        if isinstance(reply, Mismatch):
-            return self.mismatched(name)
         if reply.config != self.book.config:
             return Refusal("config", f"{name} has another configuration.")
+        if isinstance(reply, Mismatch):
+            return self.mismatched(name)
+        if reply.epoch != self.book.epoch:
+            return Refusal("epoch", f"{name} answered before all was set back.")
         if self.is_second(name):
             return Refusal("twice", f"{name} had answered already.")
         if reply.base != self.book.members[name].version:
@@ -122,6 +125,11 @@ class Server:
     def is_second(self, name: str) -> bool:
         """R3: and only once."""
         return name in self.accepted
+
+    def reject(self, name: str) -> None:
+        """What was accepted is not believed after all; nothing was committed yet."""
+        self.accepted.pop(name, None)
+        self.live.pop(name, None)
 
     def mismatched(self, name: str) -> Refusal:
         """R7: the next instruction brings the memory itself."""

@@ -1,0 +1,199 @@
+"""Sites that lie: what they can do, and that V stays the sum of all variates."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import sagda
+from sagda.data.federation import Federation
+from sagda.federated import filters
+from sagda.federated.coordinator import Coordinator, first_book
+from sagda.federated.evaluate import evaluate
+from sagda.federated.files import total_of
+from sagda.federated.plan import Plan
+from sagda.federated.site import Site
+from sagda.protocol.client import Cache
+from sagda.protocol.messages import Reply
+
+SITES, LIARS = 10, ("site-3", "site-7")
+NAMES = [f"site-{i}" for i in range(SITES)]
+
+LIES = {
+    "nan": lambda a: np.full_like(a, np.nan),
+    "1e6": lambda a: a * np.asarray(1e6, a.dtype),
+    "flipped": lambda a: -a,
+    "constant": lambda a: np.full_like(a, 0.05),
+}
+
+
+def split(samples):
+    rows = sagda.load("a9a").train
+    return sagda.partition(rows, "iid", clients=SITES, samples=samples, seed=0)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """A little of a9a, over ten sites."""
+    return split(1000)
+
+
+class Net:
+    """Sites in this process, of which some lie in their replies."""
+
+    framing = 0
+
+    def __init__(self, plan, clients, lie=None, silent=()):
+        self.silent = silent
+        self.plan, self.lie, self.nonces = plan, lie, itertools.count(1)
+        self.sites = {}
+        for i, name in enumerate(NAMES):
+            own = slice(clients.start[i], clients.start[i] + clients.size[i])
+            data = jax.tree.map(lambda column, own=own: column[own], clients.data)
+            size = int(clients.size[i])
+            rows = Federation.of(data, np.arange(size), np.array([size]))
+            nonce = lambda: next(self.nonces)
+            self.sites[name] = Site(plan, rows, Cache(), lambda cache: None, nonce)
+
+    def exchange(self, letters):
+        for name, letter in letters.items():
+            answer = self.sites[name].handle(letter)
+            if answer is None or name in self.silent:
+                continue
+            note = answer.note
+            if self.lie is not None and name in LIARS and isinstance(note, Reply):
+                payload = {
+                    key: part._replace(data=self.false(part))
+                    for key, part in note.payload.items()
+                }
+                answer = answer._replace(note=note._replace(payload=payload))
+            yield name, answer
+
+    def false(self, part):
+        array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
+        return LIES[self.lie](array).tobytes() if array.dtype.kind == "f" else part.data
+
+
+def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options):
+    """The coordinator after so many rounds, V looked at after each."""
+    method = sagda.algorithm(name, local_lr=0.05, server_lr=1.0, local_steps=5)
+    problem = sagda.AUC.of(clients)
+    plan = Plan(method, problem, "run", "digest", seed, None, SITES)
+    server = Coordinator(
+        plan, first_book(plan, NAMES), Net(plan, clients, lie, silent),
+        lambda book, records: None, min_clients=2, **options,
+    )  # fmt: skip
+    while server.book.round < rounds:
+        assert server.attempt()
+        check_total(server)
+    return server
+
+
+def check_total(server):
+    """V over M is what the algorithm uses, and every v_i is its site's own."""
+    field = server.algorithm.mean
+    if field is None:
+        return
+    total = total_of(server.book.members, server.first)
+    mean = getattr(server.state, field)
+    for v, used in zip(jax.tree.leaves(total), jax.tree.leaves(mean), strict=True):
+        np.testing.assert_array_equal((v / SITES).astype(used.dtype), used)
+    for name, member in server.book.members.items():
+        cache = server.transport.sites[name].machine.cache
+        if name in LIARS and server.transport.lie is not None:
+            continue
+        if member.version is not None:
+            held = cache.pending
+            same = held is not None and held.version == member.version
+            own = held.memory if same else cache.memory
+            for a, b in zip(
+                jax.tree.leaves(own), jax.tree.leaves(member.memory), strict=True
+            ):
+                np.testing.assert_array_equal(a, b)
+
+
+def error(server):
+    """||grad Phi||^2 over all sites, as they truly are."""
+    return evaluate(server)["grad_phi_sq"]
+
+
+def refused(server):
+    return server.ledger.refused
+
+
+@pytest.mark.parametrize("lie", ["nan", "1e6"])
+def test_what_is_not_finite_or_far_too_long_never_matters(lie, clients):
+    """As if those sites had said nothing: the same bits, with the default filter."""
+    found = trained(clients, lie, filter="norm")
+    absent = trained(clients, None, filter="none", silent=LIARS)
+    for a, b in zip(
+        jax.tree.leaves(found.state), jax.tree.leaves(absent.state), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    code = "nonfinite" if lie == "nan" else "filtered"
+    assert refused(found) == {code: 2 * found.book.round}
+    assert all(found.book.members[name].version is None for name in LIARS)
+
+
+@pytest.mark.parametrize("lie", list(LIES))
+@pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
+def test_multi_krum_leaves_liars_out_and_v_exact(name, lie, clients):
+    server = trained(clients, lie, name=name, filter="multi-krum", faulty=2)
+    assert sum(refused(server).values()) >= 2 * server.book.round
+    assert all(server.book.members[name].version is None for name in LIARS)
+
+
+def test_without_a_filter_a_long_answer_does_matter(clients):
+    """So that the tests above test something."""
+    honest, spoilt = (trained(clients, lie, filter="none") for lie in (None, "1e6"))
+    assert not error(spoilt) < 1e3 * error(honest)
+
+
+def test_an_absolute_bound_is_kept(clients):
+    server = trained(clients, "1e6", filter="none", bound=100.0)
+    assert refused(server) == {"norm": 2 * server.book.round}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_with_multi_krum_training_ends_near_the_honest_run(seed):
+    """Within two times, whatever two of ten say; all of a9a, 100 rounds."""
+    clients = split(3200)
+    honest = error(trained(clients, None, seed, rounds=100))
+    for lie in LIES:
+        found = trained(clients, lie, seed, rounds=100, filter="multi-krum", faulty=2)
+        ratio = error(found) / honest
+        print(f"seed {seed}, {lie}: {ratio:.2f}")
+        assert ratio < 2.0, (lie, ratio)
+
+
+# The filters themselves.
+
+
+def test_the_middle_length_decides(clients):
+    vectors = {name: np.full(4, 1.0) for name in NAMES}
+    vectors["site-9"] = np.full(4, 29.0)
+    assert filters.too_long(vectors, 30.0) == []
+    vectors["site-9"] = np.full(4, 31.0)
+    assert filters.too_long(vectors, 30.0) == ["site-9"]
+    pair = {"a": np.ones(2), "b": np.full(2, 1e6)}
+    assert filters.too_long(pair, 30.0) == ["b"]
+    assert filters.too_long({"a": np.ones(2)}, 30.0) == []
+    assert filters.too_long({"a": np.zeros(2), "b": np.ones(2)}, 30.0) == []
+
+
+def test_multi_krum_by_hand():
+    """Five on a line, one far away: its nearest n - f - 2 = 2 are farthest."""
+    places = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 9.0}
+    vectors = {name: np.array([at]) for name, at in places.items()}
+    scores = {"a": 1 + 4, "b": 1 + 1, "c": 1 + 1, "d": 1 + 4, "e": 36 + 49}
+    assert filters.multi_krum(vectors, 1) == [max(scores, key=lambda n: scores[n])]
+
+
+def test_every_array_counts_alike():
+    """A lie in small numbers is not hidden by the spread of large ones."""
+    rng = np.random.default_rng(0)
+    replies = {name: [100 * rng.normal(size=8), np.full(3, 1e-3)] for name in NAMES}
+    replies["site-4"][1] = np.full(3, -5e-2)
+    assert filters.multi_krum(filters.evened(replies), 1) == ["site-4"]
