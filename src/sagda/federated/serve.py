@@ -20,7 +20,7 @@ from sagda.federated.lead import FOLDER, REGISTER, RESET, SERVER
 from sagda.federated.proxy import Proxy
 from sagda.federated.status import FILE, read_status
 
-ENROLLED = "enrolled.json"  # the keys that the SuperLink has, by their fingerprints
+ENROLLED = "enrolled.json"  # the fingerprints that the SuperLink has
 OFTEN = 1.0  # seconds between looks at keys and at the door
 BEGIN = 60.0  # seconds for the server's process to say that it is there
 AGAIN = 5  # starts without progress after which it is given up
@@ -112,26 +112,22 @@ class Server:
         return run
 
     def enrol(self) -> None:
-        """Tell the SuperLink whose keys are good, where that has changed."""
+        """Tell the SuperLink of new keys.
+
+        It never takes a key again that it was told to forget, so it keeps those of
+        removed sites; nginx and the register are what keeps them out.
+        """
         if self.register is None:
             return
-        path = self.home / ENROLLED
-        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        wanted = {e.fingerprint: e for e in self.register.now().values()}
-        wanted = {mark: e for mark, e in wanted.items() if not e.expired}
         assert self.keys is not None
-        for mark in [mark for mark in known if mark not in wanted]:
-            node = known.pop(mark)["node"]
-            if node is not None:
-                self.flower("supernode", "unregister", str(node), "here")
-            durable.write(path, json.dumps(known))
-        for mark, entry in wanted.items():
-            if mark not in known:
+        path = self.home / ENROLLED
+        known: list[str] = json.loads(path.read_text()) if path.exists() else []
+        for entry in self.register.now().values():
+            if entry.fingerprint not in known:
                 file = str((self.keys.sites / f"{entry.name}{PUBLIC}").resolve())
-                json_form = ("here", "--format", "json")
-                done = self.flower("supernode", "register", file, *json_form)
-                node = node_of(done.words())
-                known[mark] = {"name": entry.name, "node": node}
+                form = ("here", "--format", "json")
+                check_taken(self.flower("supernode", "register", file, *form).words())
+                known.append(entry.fingerprint)
                 durable.write(path, json.dumps(known))
 
     def hand_in(self) -> None:
@@ -192,18 +188,15 @@ class Server:
             self.link.stop()
 
 
-def node_of(words: str) -> int | None:
-    """The node that Flower made of a key; None if it had the key already."""
+def check_taken(words: str) -> None:
+    """A sentence unless Flower has a key, from now on or already."""
     try:
         told = json.loads(words[words.index("{") : words.rindex("}") + 1])
-        if told["success"]:
-            return int(told["node-id"])
-        reason = str(told["error-message"])
+        reason = "" if told["success"] else str(told["error-message"])
     except (ValueError, KeyError, TypeError):
         reason = words[-200:]
-    if "already in use" in reason:
-        return None
-    raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
+    if reason and "already in use" not in reason:
+        raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
 
 
 def serve(
