@@ -4,6 +4,7 @@ import base64
 import datetime
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -196,3 +197,13 @@ def test_without_nginx_the_package_is_named(monkeypatch):
 def test_a_path_that_nginx_cannot_read_is_named(tmp_path):
     with pytest.raises(BadValue, match="characters that nginx's files cannot"):
         proxy.plain(tmp_path / "a; b {")
+
+
+@needs_nginx
+def test_an_nginx_that_was_killed_is_started_again(server):
+    server.proxy.look()
+    os.kill(server.proxy.process.process.pid, signal.SIGKILL)
+    until(lambda: server.proxy.process.code is not None)
+    server.proxy.look()
+    asked = lambda: ask(server, ACTIVATE, signed(server), activation(server))
+    until(lambda: asked() in KNOWN)

@@ -197,7 +197,10 @@ def crash_after(monkeypatch, count):
     monkeypatch.setattr(durable, "write", write)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 9, 12, 13, 17])
+LATER = [pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 9, 12, 17)]
+
+
+@pytest.mark.parametrize("count", [0, 5, 13, *LATER])
 def test_a_server_that_was_killed_goes_on_bit_for_bit(
     count, clients, tmp_path, monkeypatch
 ):

@@ -58,7 +58,6 @@ def begin():
             return honest(letter)
         content = honest(letter)
         if mode == "replay":
-            from flwr.app import RecordDict
             if os.path.exists(old):
                 with open(old, "rb") as file:
                     return flower_load(file.read())
@@ -155,10 +154,10 @@ class Federation:
         self.started.append(process)
         return process
 
-    def join(self, name, key, ca=None, **environment):
+    def join(self, name, key, **environment):
         data = self.folder / f"{name}.npz"
         arguments = ["--server", self.address, "--data", str(data), "--name", name]
-        arguments += ["--key", key, "--ca", str(ca or self.keys.ca)]
+        arguments += ["--key", key, "--ca", str(self.keys.ca)]
         return self.run(f"join-{name}", "join", *arguments, **environment)
 
     @property
@@ -223,8 +222,8 @@ def federation(tmp_path_factory):
         found.stop()
 
 
-def context(federation, ca=None):
-    return ssl.create_default_context(cafile=str(ca or federation.keys.ca))
+def context(federation):
+    return ssl.create_default_context(cafile=str(federation.keys.ca))
 
 
 def post(federation, path, headers=(), body=b""):
@@ -239,19 +238,33 @@ def post(federation, path, headers=(), body=b""):
     return int(answer.split()[1]) if answer else None
 
 
+def stranger(federation, name, *arguments):
+    """A site that nobody knows, with rows of its own; its process."""
+    shutil.copy(federation.folder / "site-0.npz", federation.folder / f"{name}.npz")
+    told = ["--server", federation.address, "--data", f"{name}.npz", "--name", name]
+    return federation.run(f"join-{name}", "join", *told, *arguments)
+
+
+def turned_away(federation, site, name, since, at):
+    """A stranger's process is ended; nobody joined, and the run goes on."""
+    site.terminate()
+    site.wait(40)
+    federation.goes_on(at)
+    manifest = json.loads((federation.folder / "run/server/manifest.json").read_text())
+    assert sorted(manifest["members"]) == sorted(SITES)
+    assert not (federation.folder / f"sagda-{name}" / "farewell.json").exists()
+    lines = federation.audit()[since:]
+    assert not [x for x in lines if x["what"] == "accepted" and x["name"] == name]
+
+
 def test_an_unregistered_key(federation):
     """A whole site, with a key that nobody admitted."""
     since, at = len(federation.audit()), federation.round
-    shutil.copy(federation.folder / "site-0.npz", federation.folder / "stranger.npz")
     identity.make_site(federation.folder, "stranger", 30)
-    site = federation.join("stranger", "stranger.key")
+    keys = ["--key", "stranger.key", "--ca", str(federation.keys.ca)]
+    site = stranger(federation, "stranger", *keys)
     federation.wait(lambda: federation.named("key", since), "not in the audit log")
-    site.terminate()
-    site.wait(40)
-    federation.goes_on(at + 1)
-    manifest = json.loads((federation.folder / "run/server/manifest.json").read_text())
-    assert sorted(manifest["members"]) == sorted(SITES)
-    assert not (federation.folder / "sagda-stranger" / "farewell.json").exists()
+    turned_away(federation, site, "stranger", since, at)
 
 
 def test_a_stolen_name_under_a_registered_key_is_not_enough(federation):
@@ -271,22 +284,19 @@ def test_a_wrong_certificate(federation):
     since, at = len(federation.audit()), federation.round
     other = Keys(federation.folder / "other")
     other.init(["localhost"], 30)
-    with (
-        socket.create_connection(("127.0.0.1", federation.port), 10) as plain,
-        pytest.raises(ssl.SSLError),
-    ):
-        context(federation, other.ca).wrap_socket(plain, server_hostname="localhost")
+    _, public = identity.make_site(federation.folder, "foreigner", 30)
+    other.admit(public, False)
+    keys = ["--key", "foreigner.key", "--ca", str(other.ca)]
+    site = stranger(federation, "foreigner", *keys)
     federation.wait(lambda: federation.named("tls", since), "not in the audit log")
-    federation.goes_on(at)
+    turned_away(federation, site, "foreigner", since, at)
 
 
 def test_no_tls(federation):
     since, at = len(federation.audit()), federation.round
-    with socket.create_connection(("127.0.0.1", federation.port), 10) as link:
-        link.sendall(b"POST /v1/fleet/activate-node HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert b" 400 " in link.recv(4096).splitlines()[0]
+    site = stranger(federation, "open", "--plaintext")
     federation.wait(lambda: federation.named("plaintext", since), "not in the log")
-    federation.goes_on(at)
+    turned_away(federation, site, "open", since, at)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +318,7 @@ def test_a_registered_site_that_lies(mode, code, federation):
     named = lambda: federation.named(code, since, name="liar")
     federation.wait(named, f"no line with {code}: {federation.audit()[since:]}")
     federation.mode("honest")
-    federation.goes_on(at + 1)
+    federation.goes_on(at)
     done = len(federation.audit())
     accepted = lambda: [
         line
@@ -376,7 +386,7 @@ def test_a_site_removed_and_admitted_again_while_it_runs(federation):
         (federation.folder / "run/server/manifest.json").read_text()
     )["members"]
     federation.wait(lambda: "liar" not in members(), "still a member")
-    federation.goes_on(at + 1)
+    federation.goes_on(at)
     federation.keys.admit(federation.folder / "liar.pub", False)
     federation.wait(lambda: "liar" in members(), "not admitted again", 120)
     federation.goes_on(federation.round)

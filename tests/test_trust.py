@@ -166,6 +166,109 @@ def test_seals_of_strangers_and_past_their_day_are_refused(tmp_path, monkeypatch
     assert code(seal) == "expired"
 
 
+def test_a_register_passes_over_what_is_no_key(tmp_path):
+    keys = Keys(tmp_path / "keys")
+    keys.init([], 30)
+    _, public = identity.make_site(tmp_path, "a", 30)
+    keys.admit(public, False)
+    (keys.sites / "half.pub").write_text("")
+    (keys.sites / "other.pub").write_text(public.read_text())
+    register = identity.Register(keys.sites)
+    assert list(register.now()) == ["a"]
+    keys.sites.rename(tmp_path / "elsewhere")
+    assert list(register.now()) == ["a"]  # not there is not empty
+
+
+def test_a_key_that_cannot_be_renewed_or_replaced_stays(tmp_path):
+    keys = Keys(tmp_path / "keys")
+    keys.init([], 30)
+    for name in ("a", "b"):
+        _, public = identity.make_site(tmp_path, name, 30)
+        keys.admit(public, False)
+    (tmp_path / "keys" / "ca.key").rename(tmp_path / "safe")
+    with pytest.raises(BadValue, match=r"ca\.key does not exist"):
+        keys.renew(None, 30)
+    assert keys.check()
+    wrong = tmp_path / "wrong.pub"
+    wrong.write_text((tmp_path / "b.pub").read_text().replace(" b ", " a "))
+    with pytest.raises(BadValue, match="is the key of b already"):
+        keys.admit(wrong, True)
+    assert set(identity.Register(keys.sites).now()) == {"a", "b"}
+    _, new = identity.make_site(tmp_path / "new", "a", 30)
+    keys.admit(new, True)
+    assert (tmp_path / "keys/old/a.pub.1").read_text() == (
+        tmp_path / "a.pub"
+    ).read_text()
+    assert (keys.sites / "a.pub").read_text() == new.read_text()
+
+
+def objects_of(content):
+    """A message's objects as Flower stores them, by id."""
+    found = {content.object_id: content.deflate()}
+    for child in (content.children or {}).values():
+        found |= objects_of(child)
+    return found
+
+
+def test_a_message_is_weighed_before_it_is_put_together(monkeypatch):
+    from flwr.app import Array, ArrayRecord, RecordDict
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+    from flwr.superlink.grid import http_grid
+
+    from sagda.engines import flower_post
+
+    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
+    array = Array("<f4", (4,), "sagda", b"\0" * 16)
+    good = objects_of(RecordDict({"payload": ArrayRecord({"x": array})}))
+    flower_post.guard(lambda: 10_000, lambda: 0.1)
+    fetch = lambda contents: http_grid.pull_objects(
+        list(contents), contents.__getitem__
+    )
+    assert fetch(good) == good
+    flower_post.guard(lambda: 100, lambda: 0.1)
+    with pytest.raises(ObjectPullError, match="more bytes than a reply may have"):
+        fetch(good)
+    flower_post.guard(lambda: 10**9, lambda: 0.1)
+    with pytest.raises(ObjectPullError, match="more than 2000 objects"):
+        fetch({str(i): b"" for i in range(2001)})
+    key = array.object_id
+    often = array.deflate().replace(b'"arraychunk_ids":[0]', b'"arraychunk_ids":[0,0]')
+    often = often.replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [0, 0]')
+    assert often != array.deflate()
+    head, _, body = often.partition(b"\x00")
+    kind, ids, size = head.split(b" ")[0], head.split(b" ")[1:-1], len(body)
+    often = b" ".join([kind, *ids, str(size).encode()]) + b"\x00" + body
+    with pytest.raises(ObjectPullError, match="names its pieces more than once"):
+        fetch(good | {key: often})
+    with pytest.raises(ObjectPullError, match="cannot be read"):
+        fetch({"a": b"nonsense"})
+
+
+def test_what_answers_nothing_is_dropped(signed, tmp_path):
+    """Flower lets a node send the server whatever it likes, in anyone's name."""
+    desks, keys = signed
+    grid = in_process.InProcessGrid(desks)
+    pull = grid.pull_messages
+
+    def injected(ids):
+        found = list(pull(ids))
+        strays = []
+        for message in found:
+            other = flower.Message(message.content, 1, "train.local")
+            other.metadata.__dict__["_reply_to_message_id"] = ""
+            strays += [other, other]
+        return [*strays, *found]
+
+    grid.pull_messages = injected
+    register = identity.Register(keys.sites)
+    sites = lambda timeout: flower.GridSites(grid, timeout, register)
+    config = in_process.config_of(tmp_path, cohort=CLIENTS, rounds=2)
+    lead(tmp_path / "run", sites, name="run1", config=config)
+    assert replays.read_kept(tmp_path / "run").book.round == 2
+    lines = read_audit(tmp_path / "run" / "server")
+    assert all(line["what"] != "refused" for line in lines)
+
+
 def test_marks_tell_every_piece_apart():
     part = Part("<f4", (2,), b"12345678")
     letters = [

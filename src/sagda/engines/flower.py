@@ -1,6 +1,6 @@
 """Flower carries the letters: a ServerApp, a ClientApp, and the grid between them.
 
-The only module that imports flwr. A client's process lives for one message, so a site
+A client's process lives for one message, so a site
 keeps what it must in its folder, and is known by its configured name: Flower's node ids
 change from start to start.
 """
@@ -10,17 +10,19 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from google.protobuf.message import DecodeError
 
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.devices import keep_programs
+from sagda.engines.flower_post import guard
 from sagda.federated.desk import Desk
 from sagda.federated.identity import NAME, Register
 from sagda.federated.lead import FOLDER, REGISTER, lead
@@ -39,8 +41,10 @@ from sagda.protocol.wire import Part, Refused
 
 POLL = 0.25  # seconds between looks for replies
 NODES = 2.0  # seconds between looks for nodes
+FIRST = 1 << 20  # bytes: an introduction is far shorter
 FORGET = 600.0  # seconds until a reply that never came is given up
-BROKEN = (LookupError, ValueError, TypeError, AttributeError, DecodeError)
+MOST_PARTS = 1000  # arrays in one letter
+AT_ONCE = 32  # answers that are fetched at the same time
 LONGEST_SEAL = 400  # characters
 KIND = "sagda"  # how arrays are written: their plain bytes
 log = logging.getLogger("flwr")
@@ -66,13 +70,15 @@ def unread(content: Any, answers: bytes) -> tuple[Letter, str, dict[str, Any]]:
     """Who sealed a letter and what it holds, before anything in it is believed."""
     try:
         text, seal = content["note"]["text"], content["note"].get("seal", "")
+        arrays = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
+        if sum(len(record) for record in arrays.values()) > MOST_PARTS:
+            raise ValueError
         parcels = {
             name: {
                 key: Part(array.dtype, tuple(array.shape), array.data)
                 for key, array in record.items()
             }
-            for name, record in content.items()
-            if isinstance(record, ArrayRecord)
+            for name, record in arrays.items()
         }
         mark = mark_of(text, parcels, answers)
         blank = Letter(Fault("format", ""), mark=mark, seal=str(seal)[:LONGEST_SEAL])
@@ -119,6 +125,9 @@ class GridSites:
         self.grid, self.timeout, self.register = grid, timeout, register
         self.tell: Callable[..., None] = lambda what, **details: None
         self.framing = 0
+        self.largest = FIRST  # bytes of a reply, until the run is settled
+        self.threads = ThreadPoolExecutor(AT_ONCE)
+        self.pulls: dict[str, Future] = {}  # by message id
         self.online: set[int] = set()
         self.node: dict[str, int] = {}  # by name, where it was seen last
         self.greeted: set[int] = set()
@@ -134,11 +143,14 @@ class GridSites:
         return came
 
     def barred(self, names: Iterable[str]) -> list[str]:
-        """Who of these has no key in the register any more."""
+        """Who of these has no key in the register any more.
+
+        A register without any is a mistake of someone's, and nobody's variate goes.
+        """
         if self.register is None:
             return []
         admitted = self.register.now()
-        return [name for name in names if name not in admitted]
+        return [name for name in names if admitted and name not in admitted]
 
     def greet(self) -> None:
         """Ask nodes that nobody knows who they are."""
@@ -163,7 +175,11 @@ class GridSites:
             )
             self.framing += size_of(message) - letter.bytes
             messages.append(message)
-        ids = list(self.grid.push_messages(messages)) if messages else []
+        try:
+            ids = list(self.grid.push_messages(messages)) if messages else []
+        except httpx.HTTPStatusError:
+            log.warning("sagda: letters could not be sent; the round is repeated.")
+            ids = [""] * len(messages)
         sent = []
         for (name, node, letter), key in zip(post, ids, strict=False):
             if key:
@@ -179,7 +195,7 @@ class GridSites:
         if not self.open:
             return
         for key, letter in self.pulled():
-            name = self.open.pop(key).name
+            name = self.open.pop(key).name  # so that nothing is answered twice
             if name.startswith("?"):
                 self.introduce(int(name[1:]), letter)
             elif name:
@@ -190,20 +206,39 @@ class GridSites:
     def pulled(self) -> list[tuple[str, Letter]]:
         """Letters that have come, by the id that they answer.
 
-        One at a time: Flower raises whatever it finds in a message that is broken, and
-        the others must not be lost with it.
+        One at a time, each in a thread of its own: Flower raises whatever it finds in a
+        message that is broken, waits for one that is half there, and hands out what
+        answers nothing. The others must not suffer for it.
         """
-        found = []
-        for key in list(self.open):
-            try:
-                for message in self.grid.pull_messages([key]):
-                    found.append((key, self.opened(message, self.open[key])))
-            except BROKEN:
-                fault = Fault("format", "a message that cannot be opened.")
-                found.append((key, Letter(fault)))
-        return found
+        for key in self.open:
+            if key not in self.pulls:
+                self.pulls[key] = self.threads.submit(self.pull, key)
+        wait(self.pulls.values(), POLL)
+        done = [key for key, pull in self.pulls.items() if pull.done()]
+        found = {key: self.pulls.pop(key).result() for key in done}
+        return [
+            (key, self.opened(message, self.open[key]))
+            for key, message in found.items()
+            if message is not None and key in self.open
+        ]
 
-    def opened(self, message: Message, sent: Sent) -> Letter:
+    def pull(self, key: str) -> Message | Letter | None:
+        """The answer to one letter, if it is there."""
+        try:
+            for message in self.grid.pull_messages([key]):
+                if message.metadata.reply_to_message_id == key:
+                    return message
+                log.warning("sagda: a message that answers nothing was dropped.")
+        except httpx.HTTPError:
+            raise  # the SuperLink is gone, and so are we
+        except Exception as error:
+            log.warning("sagda: a message cannot be opened: %s", type(error).__name__)
+            return Letter(Fault("format", "a message that cannot be opened."))
+        return None
+
+    def opened(self, message: Message | Letter, sent: Sent) -> Letter:
+        if isinstance(message, Letter):
+            return message
         if message.has_error():
             code = "gone" if message.error.code == 5 else "error"
             return Letter(Fault(code, str(message.error.reason)[:200]))
@@ -299,7 +334,12 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config.get("config") or None
     keys = os.environ.get(REGISTER)
     register = None if keys is None else Register(Path(keys))
-    sites = lambda timeout: GridSites(grid, timeout, register)
+
+    def sites(timeout: float) -> GridSites:
+        found = GridSites(grid, timeout, register)
+        guard(lambda: found.largest, lambda: found.timeout)
+        return found
+
     lead(
         Path(folder),
         sites,

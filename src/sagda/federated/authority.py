@@ -91,13 +91,21 @@ class Keys(NamedTuple):
         durable.create(self.ca, public_text(certificate), 0o644)
         self.issue(hosts, days)
 
-    def issue(self, hosts: list[str], days: int) -> None:
-        """A server certificate of this authority."""
+    def signer(self) -> ec.EllipticCurvePrivateKey:
+        """The authority's private key, which may have been moved to a safe place."""
         secret = self.folder / "ca.key"
         durable.check_secret(secret)
-        signer = serialization.load_pem_private_key(durable.read(secret), None)
-        assert isinstance(signer, ec.EllipticCurvePrivateKey)
-        authority = read_certificate(self.ca)
+        try:
+            key = serialization.load_pem_private_key(durable.read(secret), None)
+        except (ValueError, TypeError):
+            raise BadValue(f"{secret} must hold a private key in PEM form.") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise BadValue(f"{secret} must hold an elliptic-curve key.")
+        return key
+
+    def issue(self, hosts: list[str], days: int) -> None:
+        """A server certificate of this authority."""
+        signer, authority = self.signer(), read_certificate(self.ca)
         key = ec.generate_private_key(ec.SECP384R1())
         wanted = list(dict.fromkeys([*hosts, *ALWAYS]))
         certificate = (
@@ -125,6 +133,7 @@ class Keys(NamedTuple):
         wanted = self.hosts if hosts is None else hosts
         for host in wanted:
             alternative(host)
+        self.signer()  # before anything is moved
         self.put_away(self.certificate)
         self.put_away(self.key)
         self.issue(wanted, days)
@@ -143,20 +152,21 @@ class Keys(NamedTuple):
         if entry.expired:
             raise BadValue(f"{path} expired on {entry.expires}; ask for a new key.")
         place = durable.private(self.sites) / f"{entry.name}{PUBLIC}"
+        others = Register(self.sites).now().values()
+        taken = next((e.name for e in others if e.blob == entry.blob), None)
+        if taken == entry.name and not replace:
+            return entry
+        if taken not in (None, entry.name):
+            raise BadValue(f"{path} is the key of {taken} already: one key, one site.")
         if place.exists():
-            if Entry.read(place).blob == entry.blob and not replace:
-                return entry
             if not replace:
                 raise BadValue(
                     f"{place} holds another key of {entry.name}; give --replace if the "
                     "site has a new one."
                 )
-            self.put_away(place)
-        others = Register(self.sites).now().values()
-        taken = next((e.name for e in others if e.blob == entry.blob), None)
-        if taken is not None:
-            raise BadValue(f"{path} is the key of {taken} already: one key, one site.")
-        durable.create(place, entry.line.encode(), 0o644)
+            # A name always has a key: a running server removes one that has none.
+            self.old_name(place).hardlink_to(place)
+        durable.write(place, entry.line)
         return entry
 
     def remove(self, name: str) -> None:
@@ -166,12 +176,15 @@ class Keys(NamedTuple):
         self.put_away(place)
 
     def put_away(self, path: Path) -> None:
-        """Into old/, under a name that nothing has."""
+        path.rename(self.old_name(path))
+
+    def old_name(self, path: Path) -> Path:
+        """In old/, a name that nothing has."""
         old = durable.private(self.folder / "old")
         number = 1
         while (old / f"{path.name}.{number}").exists():
             number += 1
-        path.rename(old / f"{path.name}.{number}")
+        return old / f"{path.name}.{number}"
 
     def unused(self, *paths: Path) -> None:
         for path in paths:

@@ -1,7 +1,7 @@
 """`Conductor`: a federation's run from its first site to the farewell."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from sagda.federated.terms import Options, Terms
 from sagda.metrics import auc
 from sagda.protocol.server import Book
 
+AROUND = 1 << 20  # bytes of a reply beside its numbers
 RETRY = 3.0  # seconds between attempts at a round that failed
 LONG = 10  # rounds asked in vain after which a site is warned about
 PARTING = 30.0  # seconds for a farewell: nothing depends on its answer
@@ -32,6 +33,7 @@ class Sites(Transport, Protocol):
     """A transport that also sees who comes."""
 
     timeout: float  # seconds that an exchange may take
+    largest: int  # bytes that an answer may have
     tell: Callable[..., None]  # is told what happens beside exchanges
 
     def arrivals(self) -> list[Census]:
@@ -143,12 +145,15 @@ class Conductor:
     def count(self, site: Census) -> None:
         """A site that came before the beginning; the first one decides the width."""
         width = next((s.features for s in self.census.values()), site.features)
+        width = self.options.features or width
         if site.leaving:
             self.census.pop(site.name, None)
             self.here.discard(site.name)
             self.gone.add(site.name)
-        elif site.features != width:
+        elif site.features != width or site.rows > self.options.max_rows:
             text = f"{site.name} has {site.features} features, the others {width}"
+            if site.features == width:
+                text = f"{site.name} says it has {site.rows} rows, above `max_rows`"
             self.tell("refused", name=site.name, code="census", text=text)
         else:
             self.census[site.name] = site
@@ -185,6 +190,7 @@ class Conductor:
         self.describe(terms, plan, first_book(plan, []))
         self.terms = terms
         self.rows = {name: site.rows for name, site in self.census.items()}
+        self.sites.largest = largest_reply(Specs.of(plan), self.rows)
         z, size = plan.start(), plan.batch_size
         self.costs: tuple[PhaseCost, ...] = cost(plan.algorithm, z, batch_size=size)
         self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
@@ -236,7 +242,10 @@ class Conductor:
                     self.tell("left", name=name)
                 self.farewell(server, [name], "left")
             elif not known:
-                if len(self.census) and (why := self.terms.fits(site)):
+                why = self.terms.fits(site)
+                if site.rows > self.options.max_rows:
+                    why = f"says it has {site.rows} rows, above `max_rows`"
+                if why:
                     self.tell("refused", name=name, code="census", text=f"{name} {why}")
                     continue
                 self.census[name], self.rows[name] = site, site.rows
@@ -291,6 +300,12 @@ class Conductor:
         assert self.test is not None
         scores = np.asarray(problem.score(z.x, self.test))
         return {"auc_test": auc(scores, np.asarray(self.test.label))}
+
+
+def largest_reply(specs: Specs, rows: Mapping[str, int]) -> int:
+    """Bytes: a phase's reply or counts of every row's score, and what is around."""
+    phases = max(spec.bytes for spec in specs.up.values())
+    return AROUND + 2 * max(phases, specs.point.bytes) + 64 * max(rows.values())
 
 
 def rows_of(journal: Journal) -> list[dict[str, Any]]:

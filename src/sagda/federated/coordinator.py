@@ -20,7 +20,11 @@ from sagda.protocol.server import Book, Member, Server
 from sagda.protocol.wire import Refused
 
 Record = dict[str, Any]
-POISON = ("nonfinite", "norm")  # refusals that only a false answer gets
+# Refusals that only a false answer gets: fewer liars are left for a filter to find.
+POISON = (
+    "nonfinite", "norm", "format", "keys", "dtype", "shape", "size", "unsigned",
+    "stranger", "signature", "name", "run", "config", "version",
+)  # fmt: skip
 
 
 class TooFew(Exception):
@@ -89,6 +93,7 @@ class Coordinator:
             self.first = on_host(self.algorithm.memory(plan.start()))
         self.stateful = bool(jax.tree.leaves(self.first))
         self.records: list[Record] = []
+        self.sifted: set[str] = set()  # left out by the filter in this attempt
         self.failed = 0  # attempts at the present round that were abandoned
         self.ledger: Ledger = book.ledger or Ledger()
         self.keep = save
@@ -151,6 +156,7 @@ class Coordinator:
         asked: list[str] | None = self.book.order if opening else None
         ever: set[str] = set(asked or ())  # asked in this round
         accepted_in: dict[str, list[str]] = {}
+        self.sifted.clear()
 
         def exchange(phase: Phase, message: Any, carry: Any) -> Any:
             nonlocal asked
@@ -187,7 +193,8 @@ class Coordinator:
             return False
         if self.algorithm.mean is not None:
             state = state._replace(**{self.algorithm.mean: None})
-        members = self.server.attended(members, ever, accepted_in[last])
+        heard = [*accepted_in[last], *self.sifted]  # who is not believed was there
+        members = self.server.attended(members, ever, heard)
         self.ledger = self.ledger.spend(time.monotonic() - started)
         self.records.append(
             {
@@ -262,6 +269,7 @@ class Coordinator:
         out = filters.left_out(self.filter, faulty, self.factor, replies)
         for name, why in out.items():
             self.server.reject(name)
+            self.sifted.add(name)
             self.refuse(name, Refusal("filtered", why))
 
     def note(self, record: Record) -> None:

@@ -51,7 +51,7 @@ class Journal:
     """The server's folder."""
 
     def __init__(self, folder: Path):
-        self.folder = durable.private(folder)
+        self.folder = folder
         self.facts: dict[str, Any] = {}  # terms and census, as the manifest has them
         self.files: dict[str, tuple[Any, str, str]] = {}  # what each file was made of
         self.log_bytes, self.log_hash = 0, hashlib.sha256()

@@ -153,13 +153,26 @@ class Register:
         self.entries: dict[str, Entry] = {}
 
     def now(self) -> dict[str, Entry]:
-        """By name; files that changed are read again."""
-        paths = sorted(self.folder.glob(f"*{PUBLIC}"))
-        with contextlib.suppress(FileNotFoundError):
+        """By name; files that changed are read again.
+
+        A file that is no site's key is passed over; if the folder is not there, what
+        was known stays.
+        """
+        if not self.folder.is_dir():
+            return self.entries
+        try:
+            paths = sorted(self.folder.glob(f"*{PUBLIC}"))
             seen = [(path.name, path.stat().st_mtime_ns) for path in paths]
-            if seen != self.read_at:
-                found = [Entry.read(path) for path in paths]
-                self.entries, self.read_at = {e.name: e for e in found}, seen
+        except FileNotFoundError:
+            return self.entries
+        if seen != self.read_at:
+            found = []
+            for path in paths:
+                with contextlib.suppress(BadValue):
+                    entry = Entry.read(path)
+                    if path.name == f"{entry.name}{PUBLIC}":
+                        found.append(entry)
+            self.entries, self.read_at = {e.name: e for e in found}, seen
         return self.entries
 
     def who(self, seal: str, mark: bytes) -> str:

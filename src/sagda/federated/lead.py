@@ -114,14 +114,16 @@ def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
 
 def claim(folder: Path, config: Path) -> None:
     """Make `folder` this configuration's, or refuse it."""
-    text = write_terms(*read_terms(config))
+    now = read_terms(config)
     path = folder / "config.toml"
     folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        then, now = path.read_text(encoding="utf-8"), text
+        then = read_terms(path)
         if then != now:
-            lines = [line for line in now.splitlines() if line not in then.splitlines()]
-            changed = ", ".join(line.partition(" ")[0] for line in lines) or "some key"
+            pairs = zip(then, now, strict=True)
+            told = [(a.model_dump(), b.model_dump()) for a, b in pairs]
+            keys = [key for a, b in told for key in b if a[key] != b[key]]
+            changed = ", ".join(keys)
             raise BadValue(
                 f"{folder} holds a federation of another configuration, which differs "
                 f"in {changed}; choose another folder with --out."
@@ -130,7 +132,7 @@ def claim(folder: Path, config: Path) -> None:
     known = (".lock", SERVER, "sites")
     if any(p.name not in known for p in folder.iterdir()):
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
-    durable.write(path, text)
+    durable.write(path, write_terms(*now))
 
 
 def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> None:

@@ -22,7 +22,7 @@ QUIET = {
     # A task waits for less than Flower's second until its process is started.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost")
 PATIENCE = 10.0  # seconds for a process to end by itself
 
 
@@ -117,6 +117,15 @@ def lives(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def named(pid: int, word: str) -> bool:
+    """Whether a process that is there has a word in its command line."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return word.encode() in line and lives(pid)
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as free:
         free.bind((host, 0))
@@ -125,7 +134,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def check_port(host: str, port: int) -> None:
     """A sentence if someone listens there already."""
-    with socket.socket() as probe:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

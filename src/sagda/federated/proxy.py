@@ -30,9 +30,10 @@ REPEATED = 60.0  # seconds in which the same refusal is counted, not written aga
 TEXT = """# Written by sagda: the sites' door of a federation, and nothing else.
 daemon off;
 worker_processes 1;
+worker_rlimit_nofile 8192;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log info;
-events {{ worker_connections 1024; }}
+events {{ worker_connections 4096; }}
 http {{
   map_hash_bucket_size 1024;
   log_format sagda escape=json '{{"time":"$time_iso8601","peer":"$remote_addr",'
@@ -52,7 +53,7 @@ http {{
   client_body_buffer_size {largest};
   client_header_buffer_size 2k;
   large_client_header_buffers 4 4k;
-  client_header_timeout 15s;
+  client_header_timeout 5s;
   client_body_timeout 60s;
   reset_timedout_connection on;
 
@@ -101,6 +102,12 @@ http {{
   }}
 }}
 """
+
+
+HANDSHAKE = re.compile(
+    r"\S+ \S+ \[\w+\] \d+#\d+: \*\d+ SSL_do_handshake\(\) failed "
+    r"\(SSL: ([^)]*)\).* while SSL handshaking, client: ([^,]+), server: "
+)
 
 
 class Refused(NamedTuple):
@@ -154,7 +161,7 @@ class Proxy:
         self.host, self.port, self.link = host, port, link
         self.register = Register(keys.sites)
         self.process: processes.Process | None = None
-        self.read: dict[str, int] = {ACCESS: 0, ERRORS: 0}
+        self.read = {name: self.size(name) for name in (ACCESS, ERRORS)}
         self.told: dict[tuple[str, str], float] = {}
 
     def start(self) -> None:
@@ -166,7 +173,7 @@ class Proxy:
         command = [program(), "-c", str(self.folder / CONFIG), "-p", str(self.folder)]
         log = self.folder / "nginx.log"
         self.process = processes.Process(command, self.folder, log)
-        near = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         deadline = time.monotonic() + 10
         while not processes.listens(near, self.port):
             if self.process.code is not None or time.monotonic() > deadline:
@@ -191,6 +198,9 @@ class Proxy:
     def look(self) -> None:
         """Start it again if it died; take in who was admitted or removed."""
         if self.process is None or self.process.code is not None:
+            if self.process is not None:
+                self.stop()  # its workers would keep the port
+                time.sleep(0.5)
             self.start()
         elif self.write_sites():
             os.kill(self.process.process.pid, signal.SIGHUP)
@@ -226,10 +236,14 @@ class Proxy:
             return []
         content = content[: content.rfind(b"\n") + 1]
         self.read[name] += len(content)
-        if self.read[name] > LOG_LIMIT:
+        if self.read[name] > LOG_LIMIT and self.read[name] == self.size(name):
             os.truncate(self.folder / name, 0)  # nginx goes on at the new end
             self.read[name] = 0
-        return content.decode(errors="replace").splitlines()
+        return [line.decode(errors="replace") for line in content.split(b"\n")]
+
+    def size(self, name: str) -> int:
+        path = self.folder / name
+        return path.stat().st_size if path.exists() else 0
 
 
 def of_request(line: str, known: dict[str, str]) -> Refused | None:
@@ -260,9 +274,7 @@ def of_request(line: str, known: dict[str, str]) -> Refused | None:
 
 def of_error(line: str) -> Refused | None:
     """What nginx wrote of a connection that never became a request."""
-    found = re.search(
-        r"SSL_do_handshake\(\) failed \(SSL: (.*?)\).*client: ([^,]+)", line
-    )
+    found = HANDSHAKE.match(line)
     if found is None:
         return None
     reason = found[1].rpartition(":")[2][:80]

@@ -21,6 +21,7 @@ from sagda.federated.proxy import Proxy
 from sagda.federated.status import FILE, read_status
 
 ENROLLED = "enrolled.json"  # the fingerprints that the SuperLink has
+LATER = 10.0  # seconds until what went wrong there is tried again
 OFTEN = 1.0  # seconds between looks at keys and at the door
 BEGIN = 60.0  # seconds for the server's process to say that it is there
 AGAIN = 5  # starts without progress after which it is given up
@@ -164,8 +165,12 @@ class Server:
             self.hand_in()
         if time.monotonic() - self.looked > OFTEN:
             self.looked = time.monotonic()
-            self.enrol()
-            self.watch()
+            try:
+                self.enrol()
+                self.watch()
+            except BadValue as trouble:  # tried again; the run need not end for it
+                self.audit.write("trouble", text=str(trouble))
+                self.looked += LATER
         return status
 
     def watch(self) -> None:
@@ -186,6 +191,10 @@ class Server:
             self.proxy.stop()
         if self.link is not None:
             self.link.stop()
+        # The server's own process outlives its SuperLink, and would keep the folder.
+        pid = read_status(self.folder / SERVER).get("pid")
+        if pid is not None and processes.named(pid, "flwr-serverapp"):
+            os.kill(pid, signal.SIGKILL)
 
 
 def check_taken(words: str) -> None:

@@ -25,9 +25,10 @@ class Shelf:
     def __init__(self, folder: Path, run: str, specs: Specs):
         if not (run.isalnum() and len(run) <= 64):
             raise BadValue("a run must be named by letters and digits.")
-        self.path, self.specs = durable.private(folder) / f"run-{run}.bin", specs
+        self.path, self.specs = folder / f"run-{run}.bin", specs
 
     def save(self, cache: Cache) -> None:
+        durable.private(self.path.parent)
         arrays: dict[str, np.ndarray] = {}
         if cache.memory is not None:
             arrays |= flat(self.specs.memory, cache.memory, "memory")

@@ -48,6 +48,10 @@ class Options(BaseModel):
     """Seconds to wait for sites before giving up; the state is kept."""
     max_absence: Count | None = None
     """Rounds asked in vain after which a site is removed with its variate (never)."""
+    features: Count | None = None
+    """The width of rows (default: the first site's)."""
+    max_rows: Count = 1 << 24
+    """Rows that a site may say it has; DRO's y has as many numbers as the largest."""
     bound: Annotated[float, Field(gt=0)] | None = None
     """The longest reply that is accepted, as a Euclidean norm (default: any)."""
     filter: str = "norm"
