@@ -1,0 +1,20 @@
+"""The paper's theorems as tools: constants, conditions, bounds, rates."""
+
+from sagda.theory.bounds import Bound, bound, caveats, rounds_to
+from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
+from sagda.theory.terms import Constants, Setting, Steps
+
+__all__ = [
+    "CONDITIONS",
+    "Bound",
+    "Constants",
+    "Setting",
+    "Slack",
+    "Steps",
+    "Verdict",
+    "binding",
+    "bound",
+    "caveats",
+    "judged",
+    "rounds_to",
+]

@@ -1,0 +1,139 @@
+"""The right-hand sides of Theorems 1 and 2, term by term.
+
+(1/T) sum of E ||grad Phi(x_t)||^2  <=  optimisation + statistical + local + sampling
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sagda import check
+from sagda.check import BadValue
+from sagda.theory.conditions import Reading, a2_option_1, a3_fsgda, a4_fsgda
+from sagda.theory.terms import Constants, Setting, Steps
+
+
+class Bound(NamedTuple):
+    """The terms, by the paper's names."""
+
+    optimisation: float
+    statistical: float
+    local: float
+    sampling: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+def optimisation(c: Constants, s: Setting, e: Steps) -> float:
+    """2 (calL_0 - calL_*) / (eta_x K T)."""
+    return 2 * c.gap / (e.x * s.local_steps * s.rounds)
+
+
+def local_noise(c: Constants, e: Steps) -> float:
+    """eta_xl^2 sigma_x^2 + eta_yl^2 sigma_y^2."""
+    return e.x_local**2 * c.sigma_x**2 + e.y_local**2 * c.sigma_y**2
+
+
+def option_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
+    """Theorem 1, option I.
+
+    Printed with 2 in place of a_2's 1 + M^2/m^2 - M/m, which holds for M/m <= 1.618
+    only; the proof supports a_2 itself.
+    """
+    K, lf = s.local_steps, c.smoothness
+    a2 = c.potential_smoothness / 2 + 2
+    if reading == "proof":
+        a2 = a2_option_1(c, s, reading)
+    noise = e.x**2 * c.sigma_x**2 + e.y**2 * c.sigma_y**2
+    statistical = 2 * a2 * 9 / (s.cohort * e.x) * noise
+    drift = lf**2 * (31 + e.ratio) / 20 + a2 * 4 * lf**2 * K * (e.x + e.y**2 / e.x)
+    local = drift * 20 * K**2 * local_noise(c, e)
+    return Bound(optimisation(c, s, e), statistical, local)
+
+
+def option_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
+    """Theorem 1, option II.
+
+    Printed without a term for the sampling of clients, which its variates do not take
+    away for m < M. "proof" adds what is missing at least.
+    """
+    K, lf, m = s.local_steps, c.smoothness, s.cohort
+    statistical = c.potential_smoothness * 9 * e.x / m * c.sigma_x**2
+    statistical += 9 / 10 * lf * e.y**2 / (m * e.x) * c.sigma_y**2
+    drift = (31 + e.ratio) * K / 20 + 2 * c.potential_smoothness * e.x * K**2
+    drift = lf**2 * (drift + lf / 5 * e.y**2 / e.x * K**2)
+    local = drift * 10 * (16 * K + 1) * local_noise(c, e)
+    sampling = 0.0
+    if reading == "proof" and not s.full:
+        chance = s.sampling * s.clients / (s.clients - 1)
+        sampling = 4 * c.potential_smoothness * e.x * K * chance / m * c.spread_x**2
+        other = 2 / 5 * lf * K * e.y**2 / e.x * chance / m
+        sampling += other * c.spread_y**2
+    return Bound(optimisation(c, s, e), statistical, local, sampling)
+
+
+def fsgda(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
+    """Theorem 2. Printed with L_f/100 for L_f/10, and half of the proof's psi_4."""
+    K, lf, m = s.local_steps, c.smoothness, s.cohort
+    hundredth = 10 if reading == "proof" else 100
+    curvature = c.phi_smoothness + lf / hundredth
+    statistical = 2 * e.x / m * curvature * c.sigma_x**2
+    statistical += lf * e.y**2 / (5 * m * e.x) * c.sigma_y**2
+    drift = 2 * lf**2 * (a3_fsgda(c, s, e) + a4_fsgda(c, s, e) * e.ratio)
+    spread = e.x_local**2 * c.spread_x**2 + e.y_local**2 * c.spread_y**2
+    local = drift * (40 * K**2 * spread + 5 * K * local_noise(c, e))
+    times = 4 if reading == "proof" else 2
+    in_x = 2 * c.potential_smoothness * e.x * K * c.spread_x**2
+    in_y = lf / 5 * e.y * K * e.ratio * c.spread_y**2
+    sampling = s.sampling * times / m * (in_x + in_y)
+    return Bound(optimisation(c, s, e), statistical, local, sampling)
+
+
+BOUNDS: dict[str, Callable[[Constants, Setting, Steps, Reading], Bound]] = {
+    "sagda-i": option_1,
+    "sagda-ii": option_2,
+    "fsgda": fsgda,
+}
+
+
+def bound(
+    method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
+) -> Bound:
+    return BOUNDS[method](c, s, e, reading)
+
+
+def caveats(method: str, s: Setting) -> list[str]:
+    """Why a bound does not hold in this setting, whatever the rates."""
+    if method == "sagda-ii" and not s.full:
+        return [
+            "Option II with m < M: its variates cancel in the average, so the variance "
+            "of the cohort stays; the printed bound is exceeded (docs/theory.md). "
+            "Nothing is proved."
+        ]
+    if method == "sagda-i" and not s.full:
+        return [
+            "Option I with m < M: the noise of stored variates is not divided by K; "
+            "the theorem's 9 sigma^2/(mK) is too small by (1 - m/M) M/(M-1) sigma^2/m "
+            "in order, unless variates come from all rows."
+        ]
+    return []
+
+
+def rounds_to(
+    method: str,
+    c: Constants,
+    s: Setting,
+    e: Steps,
+    epsilon: float,
+    reading: Reading = "proof",
+) -> int | None:
+    """Rounds after which the bound is at most epsilon^2 at these steps; None: never."""
+    epsilon = check.positive("epsilon", epsilon)
+    floor = sum(bound(method, c, s, e, reading)[1:])
+    if floor >= epsilon**2:
+        return None
+    rounds = 2 * c.gap / (e.x * s.local_steps * (epsilon**2 - floor))
+    if rounds > 1e18:
+        raise BadValue(f"`epsilon` {epsilon:g} needs more than 1e18 rounds.")
+    return max(1, -int(-rounds // 1))

@@ -1,0 +1,202 @@
+"""Every inequality of Theorems 1 and 2, in the paper's order, one function each.
+
+Each is written as right <= left and returned as such. Two readings: "printed", as the
+theorem stands, and "proof", as its proof supports it where the two differ.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from sagda.theory.terms import Constants, Setting, Steps
+
+Reading = Literal["printed", "proof"]
+READINGS: tuple[Reading, ...] = ("printed", "proof")
+
+
+class Slack(NamedTuple):
+    """right <= left, and by how much."""
+
+    left: float
+    right: float
+
+    @property
+    def holds(self) -> bool:
+        return self.right <= self.left
+
+    @property
+    def room(self) -> float:
+        """1 where nothing is used of the left side, 0 at the edge, below it outside."""
+        if self.left > 0:
+            return 1 - self.right / self.left
+        return 0.0 if self.right == self.left else -float("inf")
+
+
+class Condition(NamedTuple):
+    """One inequality of a theorem."""
+
+    name: str
+    says: str
+    slack: Callable[[Constants, Setting, Steps, Reading], Slack]
+
+
+# Both theorems.
+
+
+def local_rates(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """8 K (K-1) (2K-1) L_f^2 max(eta_xl^2, eta_yl^2) <= 1."""
+    K = s.local_steps
+    largest = max(e.x_local, e.y_local) ** 2
+    return Slack(1.0, 8 * K * (K - 1) * (2 * K - 1) * c.smoothness**2 * largest)
+
+
+def y_left(c: Constants, s: Setting, e: Steps) -> float:
+    """eta_y K (1/20 - (eta_x/eta_y) kappa^2): what every condition on y begins with."""
+    return s.local_steps * (e.y / 20 - e.x * c.kappa**2)
+
+
+# Theorem 1, option I.
+
+
+def a1_option_1(c: Constants, s: Setting, e: Steps) -> float:
+    return s.local_steps * c.smoothness**2 * (31 * e.x + e.y) / 20
+
+
+def a2_option_1(c: Constants, s: Setting, reading: Reading) -> float:
+    """Half of L + L_f/10, and what the movement of w_i adds with weight M/m.
+
+    The lemma on variates gives 2M/m - 2 + m/M, and is printed as M/m - 1 + m/M. A pure
+    number is added to a curvature: the conditions depend on the units of f.
+    """
+    share = s.clients / s.cohort
+    moved = 1 / share + share - 1
+    if reading == "proof":
+        moved = 1 / share + 2 * share - 2
+    return c.potential_smoothness / 2 + share * moved
+
+
+def drift_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> float:
+    """a_1 + 4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2): what multiplies the local drift."""
+    a2 = a2_option_1(c, s, reading)
+    moved = 4 * a2 * c.smoothness**2 * s.local_steps**2 * e.squares
+    return a1_option_1(c, s, e) + moved
+
+
+def variates_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2) + 160 drift K^2 L_f^2 eta_l^2 <= 1/2.
+
+    The proof's step needs 8 in place of the first 4: both v_i and their mean lag.
+    """
+    K, lf = s.local_steps, c.smoothness
+    lags = 8 if reading == "proof" else 4
+    step = lags * a2_option_1(c, s, reading) * lf**2 * K**2 * e.squares
+    local = 160 * K**2 * (e.x_local**2 + e.y_local**2) * lf**2
+    return Slack(0.5, step + drift_1(c, s, e, reading) * local)
+
+
+def x_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """4 a_2 K^2 eta_x^2 + 40 drift K^2 eta_xl^2 <= eta_x K / 10."""
+    K = s.local_steps
+    step = 4 * a2_option_1(c, s, reading) * K**2 * e.x**2
+    local = drift_1(c, s, e, reading) * 40 * K**2 * e.x_local**2
+    return Slack(e.x * K / 10, step + local)
+
+
+def y_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """4 a_2 K^2 eta_y^2 + 40 drift K^2 eta_yl^2 <= eta_y K (1/20 - ratio kappa^2)."""
+    K = s.local_steps
+    step = 4 * a2_option_1(c, s, reading) * K**2 * e.y**2
+    local = drift_1(c, s, e, reading) * 40 * K**2 * e.y_local**2
+    return Slack(y_left(c, s, e), step + local)
+
+
+# Theorem 1, option II.
+
+
+def b1_option_2(c: Constants, s: Setting, e: Steps) -> float:
+    K, lf = s.local_steps, c.smoothness
+    first = (31 * e.x + e.y) * K / 20
+    second = 2 * c.potential_smoothness * e.x**2 * K**2 + lf * e.y**2 * K**2 / 5
+    return lf**2 * (first + second)
+
+
+def x_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """2 (L + L_f/10) eta_x^2 K^2 + 40 K^2 eta_xl^2 b_1 <= eta_x K / 10."""
+    K = s.local_steps
+    step = 2 * c.potential_smoothness * e.x**2 * K**2
+    return Slack(e.x * K / 10, step + 40 * K**2 * e.x_local**2 * b1_option_2(c, s, e))
+
+
+def y_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """L_f eta_y^2 K^2 / 5 + 40 K^2 eta_yl^2 b_1 <= eta_y K (1/20 - ratio kappa^2)."""
+    K = s.local_steps
+    step = c.smoothness * e.y**2 * K**2 / 5
+    local = 40 * K**2 * e.y_local**2 * b1_option_2(c, s, e)
+    return Slack(y_left(c, s, e), step + local)
+
+
+# Theorem 2, FSGDA.
+
+
+def a3_fsgda(c: Constants, s: Setting, e: Steps) -> float:
+    return 31 / 20 + 2 * c.potential_smoothness * e.x * s.local_steps
+
+
+def a4_fsgda(c: Constants, s: Setting, e: Steps) -> float:
+    return 1 / 20 + c.smoothness * e.y * s.local_steps / 5
+
+
+def x_progress_f(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """2 (2L + L_f/5) eta_x K + 40 (a_3 + ratio a_4) L_f^2 K^2 eta_xl^2 <= 1/10."""
+    K = s.local_steps
+    step = 4 * c.potential_smoothness * e.x * K
+    both = a3_fsgda(c, s, e) + e.ratio * a4_fsgda(c, s, e)
+    return Slack(0.1, step + both * 40 * c.smoothness**2 * K**2 * e.x_local**2)
+
+
+def y_progress_f(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
+    """(2/5) L_f eta_y K + 40 (a_3/r + a_4) L_f^2 K^2 eta_yl^2 <= 1/20 - kappa^2/r."""
+    K = s.local_steps
+    step = 2 * c.smoothness * e.y * K / 5
+    both = a3_fsgda(c, s, e) / e.ratio + a4_fsgda(c, s, e)
+    left = 1 / 20 - c.kappa**2 / e.ratio
+    return Slack(left, step + both * 40 * c.smoothness**2 * K**2 * e.y_local**2)
+
+
+def first_line(function: Callable) -> str:
+    return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def named(name: str, function: Callable) -> Condition:
+    return Condition(name, first_line(function), function)
+
+
+LOCAL = named("local rates", local_rates)
+CONDITIONS: dict[str, tuple[Condition, ...]] = {
+    "sagda-i": (
+        LOCAL,
+        named("variates", variates_1),
+        named("x", x_progress_1),
+        named("y", y_progress_1),
+    ),
+    "sagda-ii": (LOCAL, named("x", x_progress_2), named("y", y_progress_2)),
+    "fsgda": (LOCAL, named("x", x_progress_f), named("y", y_progress_f)),
+}
+
+
+class Verdict(NamedTuple):
+    """A condition at given steps."""
+
+    condition: Condition
+    slack: Slack
+
+
+def judged(
+    method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
+) -> list[Verdict]:
+    """All conditions of a method, in the paper's order."""
+    return [Verdict(own, own.slack(c, s, e, reading)) for own in CONDITIONS[method]]
+
+
+def binding(verdicts: list[Verdict]) -> Verdict:
+    """The one with the least room."""
+    return min(verdicts, key=lambda verdict: verdict.slack.room)

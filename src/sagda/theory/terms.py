@@ -1,0 +1,117 @@
+"""What the theorems speak of: constants of a problem, a setting, and step sizes."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sagda import check
+from sagda.check import BadValue
+
+HUGE = 1e30  # beyond it, and below its inverse, products leave the range of floats
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Assumptions 1 to 4, in numbers.
+
+    Args:
+        smoothness: L_f, of every f_i.
+        mu: the PL constant of f in y.
+        sigma_x: root of the variance of a stochastic gradient in x.
+        sigma_y: the same in y.
+        spread_x: sigma_{x,G}, root mean square of grad_x f_i - grad_x f over clients.
+        spread_y: the same in y.
+        gap: calL_0 - calL_*, where calL = Phi - f/10.
+    """
+
+    smoothness: float
+    mu: float
+    sigma_x: float = 0.0
+    sigma_y: float = 0.0
+    spread_x: float = 0.0
+    spread_y: float = 0.0
+    gap: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("smoothness", "mu"):
+            check.positive(name, getattr(self, name))
+            check.real(name, getattr(self, name), low=1 / HUGE, high=HUGE)
+        for name in ("sigma_x", "sigma_y", "spread_x", "spread_y", "gap"):
+            check.real(name, getattr(self, name), low=0.0)
+        if self.mu > self.smoothness:
+            raise BadValue(
+                f"`mu` must not be above `smoothness`, got {self.mu:g} above "
+                f"{self.smoothness:g}: an L_f-smooth function has mu <= L_f."
+            )
+
+    @property
+    def kappa(self) -> float:
+        return self.smoothness / self.mu
+
+    @property
+    def phi_smoothness(self) -> float:
+        """L = L_f + L_f^2/mu, the smoothness of Phi."""
+        return self.smoothness + self.smoothness**2 / self.mu
+
+    @property
+    def potential_smoothness(self) -> float:
+        """L + L_f/10, which every bound has."""
+        return self.phi_smoothness + self.smoothness / 10
+
+
+class Setting(NamedTuple):
+    """How a run is laid out."""
+
+    clients: int  # M
+    cohort: int  # m
+    local_steps: int  # K
+    rounds: int  # T
+
+    def check(self) -> "Setting":
+        check.integer("clients", self.clients, low=1)
+        check.integer("cohort", self.cohort, low=1, high=self.clients, what=" (M)")
+        check.integer("local_steps", self.local_steps, low=1)
+        check.integer("rounds", self.rounds, low=1)
+        return self
+
+    @property
+    def full(self) -> bool:
+        return self.cohort == self.clients
+
+    @property
+    def sampling(self) -> float:
+        """1 - m/M: what is left to chance in a cohort."""
+        return 1 - self.cohort / self.clients
+
+
+class Steps(NamedTuple):
+    """Step sizes; the effective ones are local times server."""
+
+    x_local: float
+    y_local: float
+    x_server: float = 1.0
+    y_server: float = 1.0
+
+    def check(self) -> "Steps":
+        for name, value in self._asdict().items():
+            check.positive(name, value)
+        return self
+
+    @property
+    def x(self) -> float:
+        """eta_x."""
+        return self.x_local * self.x_server
+
+    @property
+    def y(self) -> float:
+        """eta_y."""
+        return self.y_local * self.y_server
+
+    @property
+    def squares(self) -> float:
+        """eta_x^2 + eta_y^2."""
+        return self.x**2 + self.y**2
+
+    @property
+    def ratio(self) -> float:
+        """eta_y / eta_x."""
+        return self.y / self.x
