@@ -65,6 +65,9 @@ class AUC(Problem):
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)
 
+    def concavity(self) -> float:
+        return 2 * self.tau * (1 - self.tau)
+
     def init(self, key: Key) -> Point:
         c_1, c_2 = 0.1 * jax.random.normal(key_of(key, "centres"), (2,))
         return Point(Scorer(self.model.init(key), c_1, c_2), jnp.zeros(()))

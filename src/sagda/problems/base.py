@@ -71,6 +71,10 @@ class Problem(abc.ABC):
         sums = self.inner_sums(x, rows, weight)
         return None if sums is None else self.y_from(sums)
 
+    def concavity(self) -> float | None:
+        """mu, where it is known: the modulus or PL constant of f in y."""
+        return None
+
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
         """What decides argmax over y: weighted sums, which clients can add up."""
         return None

@@ -69,6 +69,9 @@ class DRO(Problem):
         """n^2 lambda_1: V(y) = pull / 2 ||y - 1/n||^2, so also the modulus in y."""
         return 1.0 if self.lambda_1 is None else self.samples**2 * self.lambda_1
 
+    def concavity(self) -> float:
+        return self.pull
+
     def init(self, key: Key) -> Point:
         x = 0.1 * jax.random.normal(key, (self.features,))
         return Point(x, jnp.full((self.samples,), 1 / self.samples))

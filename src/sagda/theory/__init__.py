@@ -2,12 +2,15 @@
 
 from sagda.theory.bounds import Bound, bound, caveats, rounds_to
 from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
+from sagda.theory.constants import Estimate, Estimates, estimate
 from sagda.theory.terms import Constants, Setting, Steps
 
 __all__ = [
     "CONDITIONS",
     "Bound",
     "Constants",
+    "Estimate",
+    "Estimates",
     "Setting",
     "Slack",
     "Steps",
@@ -15,6 +18,7 @@ __all__ = [
     "binding",
     "bound",
     "caveats",
+    "estimate",
     "judged",
     "rounds_to",
 ]
