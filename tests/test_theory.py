@@ -1,11 +1,13 @@
 """Conditions, bounds and rates against the paper's text, worked out once more here."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
 import sagda
+from sagda import cli
 from sagda.check import BadValue
 from sagda.problems.quadratic import Quadratic
 from sagda.theory import (
@@ -368,3 +370,58 @@ def test_large_models_are_measured_by_power_iteration(monkeypatch):
     assert found.smoothness.value <= problem.smoothness * (1 + 1e-9)
     assert "PL" in found.mu.how
     assert found.mu.value >= problem.mu * (1 - 1e-6)
+
+
+# The command.
+
+
+def advised(capsys, *arguments):
+    code = cli.main(["advise", *arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err.strip().removeprefix("sagda: ")
+
+
+SMALL = ["--problem", "quadratic", "--clients", "6", "--samples", "8"]
+SMALL += ["--batch-size", "2", "--local-steps", "3", "--rounds", "50"]
+
+
+def test_advice_as_json(capsys):
+    code, out, _ = advised(
+        capsys, *SMALL, "--algorithm", "sagda-ii", "--epsilon", "100", "--json"
+    )
+    assert code == 0
+    told = json.loads(out)
+    assert told["setting"] == {
+        "clients": 6, "cohort": 6, "local_steps": 3, "rounds": 50,
+    }  # fmt: skip
+    assert told["constants"]["smoothness"]["value"] == pytest.approx(2.0, rel=0.01)
+    assert told["best"]["holds"]
+    assert told["provable"]
+    assert not told["given"]["proof"]["holds"]
+    assert told["rounds"] >= 1
+    terms = told["best"]["bound"]
+    assert terms["total"] == pytest.approx(
+        sum(v for k, v in terms.items() if k != "total")
+    )
+
+
+def test_advice_on_a_terminal(capsys):
+    code, out, _ = advised(capsys, *SMALL, "--algorithm", "sagda-ii", "--cohort", "3")
+    assert code == 0
+    for words in ("L_f", "FAILS", "the theorem's own", "Nothing is proved", "total"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--algorithm cd-ma", "`algorithm` must be one of sagda-i, sagda-ii, fsgda"),
+        ("--algorithm fsgda --epsilon 0", "`epsilon` must be above zero"),
+        ("--algorithm fsgda --max-server-lr -1", "`server` must be above zero"),
+        ("--algorithm fsgda --cohort 9", "`cohort`"),
+    ],
+)
+def test_bad_questions_get_one_sentence(arguments, said, capsys):
+    code, _, error = advised(capsys, *SMALL, *arguments.split())
+    assert code == 2
+    assert said in error

@@ -1,5 +1,6 @@
 """The paper's theorems as tools: constants, conditions, bounds, rates."""
 
+from sagda.theory import rates
 from sagda.theory.bounds import Bound, bound, caveats, rounds_to
 from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
 from sagda.theory.constants import Estimate, Estimates, estimate
@@ -20,5 +21,6 @@ __all__ = [
     "caveats",
     "estimate",
     "judged",
+    "rates",
     "rounds_to",
 ]
