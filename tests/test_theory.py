@@ -425,3 +425,24 @@ def test_bad_questions_get_one_sentence(arguments, said, capsys):
     code, _, error = advised(capsys, *SMALL, *arguments.split())
     assert code == 2
     assert said in error
+
+
+def test_table_1_in_numbers(capsys):
+    assert (
+        cli.main(["theory", "table", "--cohort", "8", "--epsilon", "0.1", "--json"])
+        == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["method"]: row for row in told["rows"]}
+    assert rows["SAGDA"]["rounds"] == pytest.approx(100)
+    assert rows["SAGDA"]["samples"] == pytest.approx(1e4 / 8)
+    assert rows["CD-MAGE"]["rounds"] == pytest.approx(1e4 / 8)
+    assert rows["Local SGDA"]["samples"] == pytest.approx(1e6 / 4)
+    assert rows["Local SGDA"]["rounds"] == pytest.approx(1e6 / 8)
+    assert rows["(Momentum) Local SGDA"]["rounds"] == pytest.approx(1e3)
+    assert rows["SGDA"]["rounds"] is None
+    assert all(row["source"] for row in told["rows"])
+    assert cli.main(["theory", "table"]) == 0
+    assert "not needed" in capsys.readouterr().out
+    assert cli.main(["theory", "table", "--epsilon", "0"]) == 2
+    assert "`epsilon` must be above zero" in capsys.readouterr().err

@@ -1,7 +1,9 @@
-"""Commands of the theory: advise."""
+"""Commands of the theory: advise, and theory table."""
 
 import json as json_module
 from typing import Annotated, Any
+
+from cyclopts import App
 
 from sagda.check import BadValue
 from sagda.commands.base import AllFlags, File, Json, Name, Set, app, merged, said
@@ -86,3 +88,46 @@ def asked(experiment: Any, name: str) -> tuple[Any, Any]:
     )
     steps = [float(rate) for rate in (local.x, local.y, server.x, server.y)]
     return Steps(*steps), setting
+
+
+theory = App(name="theory", help="What the theorems compare.")
+app.command(theory)
+
+
+@theory.command
+def table(
+    *,
+    cohort: Annotated[int, said("m, the clients of a round.")] = 10,
+    epsilon: Annotated[float, said("The target: ||grad Phi|| <= epsilon.")] = 0.1,
+    json: Json = False,
+) -> int:
+    """Table 1 of the paper: samples and rounds to a target, by order and in numbers.
+
+    Unnamed constants are taken as one, so compare methods, not machines.
+
+    Example: `sagda theory table --cohort 100 --epsilon 0.01`
+    """
+    from sagda.theory.table import counted
+
+    found = counted(cohort, epsilon)
+    if json:
+        rows = [
+            {
+                "method": own.row.method,
+                "bounded_dissimilarity": own.row.bounded_dissimilarity,
+                "client_sampling": own.row.client_sampling,
+                "samples_order": own.row.samples,
+                "rounds_order": own.row.rounds,
+                "samples": own.samples,
+                "rounds": own.rounds,
+                "local_steps": own.local_steps,
+                "source": own.row.source,
+            }
+            for own in found
+        ]
+        print(json_module.dumps({"cohort": cohort, "epsilon": epsilon, "rows": rows}))
+        return 0
+    from sagda.theory.show import show_table
+
+    show_table(found, cohort, epsilon)
+    return 0

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from sagda.theory.advice import Advice, Standing
 from sagda.theory.constants import Estimate
+from sagda.theory.table import Counted
 from sagda.theory.terms import Steps
 
 NAMES = {
@@ -85,3 +86,27 @@ def bounds(given: Standing, best: Standing) -> Table:
         table.add_row(key, *cells)
     table.add_row("total", f"{given.bound.total:.3g}", f"{best.bound.total:.3g}")
     return table
+
+
+def show_table(
+    rows: list[Counted], m: int, epsilon: float, console: Console | None = None
+) -> None:
+    out = console or Console(highlight=False)
+    out.print(
+        f"to ||grad Phi|| <= {epsilon:g} with m = {m}: orders, constants taken as one\n"
+    )
+    head = ("method", "BGD", "sampling", "samples per client", "rounds", "source")
+    table = Table(*head, box=None, pad_edge=False)
+    count = lambda order, value: order if value is None else f"{order}: {value:.2g}"
+    for own in rows:
+        row = own.row
+        table.add_row(
+            row.method,
+            row.bounded_dissimilarity,
+            row.client_sampling,
+            count(row.samples, own.samples),
+            count(row.rounds, own.rounds),
+            row.source,
+        )
+    out.print(table)
+    out.print("\nBGD: bounded gradient dissimilarity is assumed.")
