@@ -197,7 +197,14 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(sagda.ALGORITHMS))
+LATER = ("cd-ma", "cd-mage", "local-sgda", "local-sgda-plus", "momentum-local-sgda")
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if name in LATER else ())
+    for name in sorted(sagda.ALGORITHMS)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_rounds_by_hand(name, quadratic):
     """Four rounds, so that methods meet memories of their own making."""
     if name not in BY_HAND:

@@ -295,8 +295,11 @@ def inside(estimate, true):
     return estimate.low <= true <= estimate.high
 
 
-@pytest.mark.parametrize("curved", [True, False])
-@pytest.mark.parametrize("nonconvex", [True, False])
+LATER = pytest.mark.slow
+
+
+@pytest.mark.parametrize("curved", [True, pytest.param(False, marks=LATER)])
+@pytest.mark.parametrize("nonconvex", [True, pytest.param(False, marks=LATER)])
 def test_curvatures_of_quadratics_are_the_true_ones(nonconvex, curved):
     for seed in range(3):
         problem, federation = made(
