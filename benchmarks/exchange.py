@@ -14,7 +14,6 @@ from children import Failed
 import sagda
 from sagda.federated import processes
 from sagda.federated.desk import Desk
-from sagda.federated.join import start
 
 APP = Path(__file__).with_name("exchange_app")
 
@@ -108,4 +107,9 @@ def node(folder: Path, i: int, address: str) -> processes.Process:
     np.savez(file, features=data.features[rows], label=data.label[rows])
     desk = Desk.of({"data": str(file), "state": str(state)})
     desk.census()
-    return start(desk, address, None, folder / f"site-{i}.log")
+    # Flower's own node: the one of `sagda join` would refuse an app that holds code.
+    settings = " ".join(f"{k}={json.dumps(v)}" for k, v in desk.settings.items())
+    command = [processes.program("flower-supernode"), "--insecure"]
+    command += ["--superlink", address, "--node-config", settings]
+    command += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
+    return processes.Process(command, state / "flower", folder / f"site-{i}.log")

@@ -35,6 +35,7 @@ client.query("hello")(ours)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    from sagda import durable
     from sagda.config import Config
     from sagda.engines.flower import GridSites
     from sagda.federated.coordinator import Coordinator, first_book
@@ -51,11 +52,14 @@ def main(grid: Grid, context: Context) -> None:
     rates = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 10, "batch_size": 20}
     terms = Terms.settle(Config(**rates), list(census.values()))
     plan = terms.plan("bench")
-    book, journal = first_book(plan, census), Journal(folder / "server")
+    home = durable.private(folder / "server")
+    book, journal = first_book(plan, census), Journal(home)
     first = on_host(plan.algorithm.memory(plan.start()))
     parts = parts_of(plan, book, Specs.of(plan), first)
     journal.describe(terms.text, {}, parts)
-    leader = Coordinator(plan, book, sites, journal.save, terms=terms.text)
+    leader = Coordinator(
+        plan, book, sites, journal.save, terms=terms.text, min_clients=2
+    )
     size = leader.specs.down[PHASE].bytes
     times: dict[str, list[float]] = {"ours": [], "empty": []}
     for turn in range(wanted + 1):
