@@ -62,6 +62,14 @@ def test_cohorts_are_distinct_sorted_and_uniform(clients, cohort):
     assert abs(both - expected) <= 5 * np.sqrt(expected / draws)
 
 
+def test_double_precision_draws_the_same_cohorts():
+    keys = jax.vmap(lambda t: key_of(root_key(0), t))(jnp.arange(50))
+    draw = lambda: np.asarray(jax.vmap(lambda k: choose(k, 40, 5))(keys))
+    single = draw()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(draw(), single)
+
+
 def test_a_fresh_cohort_is_another_one():
     first = Phase("a", client=None, server=None)
     again = first._replace(name="b", resample=True)

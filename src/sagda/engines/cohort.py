@@ -30,7 +30,7 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
     def redraw(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         ids, used = now
         twice = again(ids)
-        number = jnp.cumsum(twice)
+        number = jnp.cumsum(twice, dtype=jnp.int32)  # also in double precision
         fresh = below(bits_at(key, used + number - 1), clients)
         return jnp.sort(jnp.where(twice, fresh, ids)), used + number[-1]
 
