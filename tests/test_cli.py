@@ -184,6 +184,21 @@ def test_report_writes_page_and_figures(capsys):
     page = files[0].read_text()
     assert "https://cdn" not in page
     assert "<script src" not in page
+    assert "Where these rates stand in the theory</h2>" in page
+    standing = json.loads(Path("r/theory.json").read_text())
+    assert list(standing) == ["fsgda", "sagda-i"]
+    assert standing["fsgda"]["given"]["proof"]["conditions"][0]["name"] == "local rates"
+    # Without it, from the files alone.
+    Path("r/theory.json").unlink()
+    flags = ("--no-figures", "--no-theory")
+    assert sagda("report", "r", *flags, capsys=capsys)[0] == 0
+    page = Path("r/report.html").read_text()
+    assert "`sagda report FOLDER` measures it" in page
+    # A server's folder has no data to measure.
+    with Path("r/config.toml").open("a") as file:
+        file.write("\n[federation]\nsites = 3\n")
+    assert sagda("report", "r", "--no-figures", capsys=capsys)[0] == 0
+    assert "sagda report FOLDER" not in Path("r/report.html").read_text()
 
 
 def test_without_the_extra_a_run_still_finishes(capsys, monkeypatch):

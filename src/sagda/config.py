@@ -185,6 +185,11 @@ def line_of(key: str, text: str) -> int | None:
     return None
 
 
+def is_federation(folder: Path) -> bool:
+    """Whether a run folder is a federation's server's, whose data are elsewhere."""
+    return "federation" in read_toml(folder / "config.toml")[0]
+
+
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """The keys of a configuration file, and its text."""
     try:

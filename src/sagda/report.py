@@ -8,8 +8,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from sagda import durable, gallery
+from sagda import durable, gallery, standing
 from sagda.check import BadValue
+from sagda.config import is_federation
+from sagda.markup import in_table
 from sagda.results import AXES, LOGARITHMIC, METRICS, Results, read_results
 
 # Okabe and Ito's colours, told apart by all eyes, and dashes for print.
@@ -170,13 +172,6 @@ def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any
     return plain(chart)
 
 
-def in_table(rows: list[list[str]], head: list[str]) -> str:
-    cell = lambda kind, text: f"<{kind}>{html.escape(text)}</{kind}>"
-    line = lambda kind, cells: f"<tr>{''.join(cell(kind, c) for c in cells)}</tr>"
-    body = "".join(line("td", row) for row in rows)
-    return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
-
-
 def write_page(folder: Path) -> Path:
     """report.html, from the files of a finished folder alone."""
     _, vl_convert = drawing()
@@ -225,6 +220,7 @@ def write_page(folder: Path) -> Path:
             ],
         ),
         targets_note="Means over seeds; a dash where a seed never came there.",
+        theory=standing.section(folder, is_federation(folder)),
         images="".join(
             gallery.figure(name, gallery.grid(pictures))
             for name, pictures in gallery.read(folder).items()
@@ -297,8 +293,17 @@ def picture(spec: dict[str, Any], kind: str, width: int | None = 640) -> bytes:
 
 
 def draw_partition(counts: dict[str, list[int]], sizes: list[int], path: Path) -> None:
-    """The split as a picture; its ending says which kind."""
+    """The split as a picture."""
+    write_picture(split_chart(counts, sizes), path)
+
+
+def write_picture(spec: dict[str, Any], path: Path, width: int | None = 640) -> None:
+    """A chart as a file, whose ending says which kind."""
+    durable.write(path, picture(spec, picture_kind(path), width))
+
+
+def picture_kind(path: Path) -> str:
     kind = path.suffix.lstrip(".").lower()
     if kind not in ("png", "pdf", "svg", "html"):
         raise BadValue(f"`picture` must end in .png, .pdf, .svg or .html, got {path}.")
-    durable.write(path, picture(split_chart(counts, sizes), kind))
+    return kind

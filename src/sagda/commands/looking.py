@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from sagda import check
 from sagda import config as configs
+from sagda.check import BadValue
 from sagda.commands import base
 from sagda.commands.base import (
     AllFlags,
@@ -26,7 +27,10 @@ from sagda.commands.base import (
 def reproduce(
     *figures: Annotated[
         str,
-        said("fig1a to fig2d, partial, steps, local-rates, server-rates, gan, all."),
+        said(
+            "fig1a to fig2d, partial, steps, local-rates, server-rates, gan; all of "
+            "them; or speedup."
+        ),
     ],
     quick: Annotated[
         bool, said("A tenth of the rounds and two seeds, marked as such.")
@@ -48,13 +52,20 @@ def reproduce(
 ) -> int:
     """Run the paper's figures with error bars, and judge its claims by them.
 
+    `speedup` measures the slopes that the corollaries predict, and tries the theorems.
     Stopped, it goes on where it was; finished figures are not run again.
 
     Examples: `sagda reproduce fig1c`, `sagda reproduce all --quick`
     """
     from sagda.reproduction.figures import chosen
 
-    names = chosen(list(figures))
+    slopes = "speedup" in figures
+    if slopes and (len(figures) > 1 or retune or smooth != 1):
+        raise BadValue(
+            "`speedup` has a page of its own: run it by itself, without --retune and "
+            "--smooth."
+        )
+    names = [] if slopes else chosen(list(figures))
     check.integer("smooth", smooth, low=1)
     base.start_jax()
     from sagda.folder import Stopped
@@ -65,18 +76,24 @@ def reproduce(
     drawing()  # before hours of work, not after
     out = out or Path("reproduction-quick" if quick else "reproduction")
     say = lambda line: print(line, file=sys.stderr)
-    plan = Plan.of(names, out, quick=quick, retune=retune, say=say)
+    result, show = {}, command.show_speedup if slopes else command.show
     try:
-        result = command.reproduce(
-            plan, again=again, window=smooth, docs=docs, quiet=json
-        )
+        if slopes:
+            result = command.reproduce_speedup(
+                out, quick=quick, again=again, docs=docs, quiet=json
+            )
+        else:
+            plan = Plan.of(names, out, quick=quick, retune=retune, say=say)
+            result = command.reproduce(
+                plan, again=again, window=smooth, docs=docs, quiet=json
+            )
     except Stopped as stopped:
         print(f"stopped in {stopped}; the same command goes on.", file=sys.stderr)
         return 128 + signal.SIGINT
     if json:
         print(json_module.dumps(result))
     else:
-        command.show(result)
+        show(result)
     return 0
 
 
@@ -86,6 +103,9 @@ def report(
     /,
     *,
     figures: Annotated[bool, Parameter(help="Write figures/*.png and *.pdf.")] = True,
+    theory: Annotated[
+        bool, Parameter(help="Measure where the rates stand in the theory.")
+    ] = True,
     json: Json = False,
 ) -> int:
     """Write the page of a finished run again, and its figures as PNG and PDF.
@@ -93,12 +113,31 @@ def report(
     Example: `sagda report runs/mine`
     """
     from sagda.folder import read_folder
-    from sagda.report import write_figures, write_page
+    from sagda.report import drawing, write_figures, write_page
 
-    read_folder(folder)
+    drawing()
+    if not (folder / "config.toml").is_file() or not configs.is_federation(folder):
+        config = read_folder(folder)
+        if theory:
+            judge(config, folder)
     made = [write_page(folder), *(write_figures(folder) if figures else [])]
     show_files(made, json)
     return 0
+
+
+def judge(config: configs.Config, folder: Path) -> None:
+    """theory.json, where the data of the run are still at hand."""
+    from sagda.experiment import prepare
+
+    if config.grid:
+        return
+    base.start_jax()
+    from sagda.theory.section import write_standing
+
+    try:
+        write_standing(prepare(config), folder)
+    except BadValue as why:
+        print(f"sagda: without the theory: {why}", file=sys.stderr)
 
 
 def show_files(paths: list[Path], json: bool) -> None:

@@ -1,12 +1,22 @@
-"""Commands of the theory: advise, and theory table."""
+"""Commands of the theory: advise, theory table and theory curves."""
 
 import json as json_module
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App
 
 from sagda.check import BadValue
 from sagda.commands.base import AllFlags, File, Json, Name, Set, app, merged, said
+
+Picture = Annotated[
+    Path | None, said("Draw the least bound over T and K: .png, .pdf, .svg, .html.")
+]
+MaxServer = Annotated[
+    float | None, said("The largest server rate to advise (default: sqrt(mK)).")
+]
 
 
 @app.command
@@ -19,15 +29,16 @@ def advise(
     epsilon: Annotated[
         float | None, said("Also: how many rounds until ||grad Phi|| <= epsilon.")
     ] = None,
-    max_server_lr: Annotated[
-        float | None, said("The largest server rate to advise (default: sqrt(mK)).")
-    ] = None,
+    max_server_lr: MaxServer = None,
+    theory_only: Annotated[bool, said("Do not try rates in short runs.")] = False,
+    picture: Picture = None,
     json: Json = False,
 ) -> int:
     """Step sizes by the paper's theorems: which conditions hold, and which one binds.
 
-    Measures the constants of the problem on its data, judges the given rates, and
-    solves for the rates that make the theorem's bound least.
+    Measures the constants of the problem on its data, judges the given rates, solves
+    for the rates that make the theorem's bound least, and tries others around their
+    scale for what works.
 
     Example: `sagda advise --problem auc --data a9a --algorithm fsgda`
     """
@@ -40,10 +51,11 @@ def advise(
         raise BadValue(
             f"`advise` takes one algorithm, got {', '.join(chosen.algorithms)}."
         )
+    check_picture(picture)
     base.start_jax()
     experiment = prepare(resolve(chosen, parse_set(set or [])))
     from sagda.theory.advice import advise as advised
-    from sagda.theory.advice import as_facts
+    from sagda.theory.advice import as_facts, asked
     from sagda.theory.conditions import CONDITIONS
     from sagda.theory.constants import estimate
 
@@ -55,13 +67,30 @@ def advise(
         )
     steps, setting = asked(experiment, name)
     size = experiment.config.batch_size
-    found = estimate(
-        experiment.problem,
-        experiment.federation,
-        batch_size=None if size == "all" else size,
-        seed=experiment.config.seed,
-    )
-    advice = advised(name, found, setting, steps, epsilon=epsilon, server=max_server_lr)
+    size = None if size == "all" else size
+    seed = experiment.config.seed
+    own = (experiment.problem, experiment.federation)
+    with waiting("measuring the constants"):
+        found = estimate(*own, batch_size=size, seed=seed)
+    with waiting("solving for rates"):
+        advice = advised(
+            name, found, setting, steps, epsilon=epsilon, server=max_server_lr
+        )
+        if picture is not None:
+            from sagda.theory.picture import curves, draw
+
+            at = curves(name, found.constants, setting, server=max_server_lr)
+            draw(at, picture)
+    if not theory_only:
+        from sagda.theory.practice import practice
+
+        asks = {"dropout", "float64", "layout", "stream"}
+        options = experiment.config.model_dump(include=asks)
+        options |= {"batch_size": size, "seeds": seed}
+        own = (experiment.methods[name], *own, found.constants, setting, steps)
+        with waiting("trying rates"):
+            tried = practice(*own, advice.best.steps, **options)
+        advice = advice._replace(practice=tried)
     if json:
         print(json_module.dumps(as_facts(advice)))
         return 0
@@ -71,23 +100,21 @@ def advise(
     return 0
 
 
-def asked(experiment: Any, name: str) -> tuple[Any, Any]:
-    """The rates and the setting of a configuration, as the theorems name them."""
-    from sagda.theory.terms import Setting, Steps
+def waiting(what: str) -> AbstractContextManager[Any]:
+    """A line on a terminal for as long as something takes."""
+    from rich.console import Console
 
-    method, config = experiment.methods[name], experiment.config
-    local, server = method.arguments["local_lr"], method.arguments["server_lr"]
-    if any(callable(rate) for rate in (local.x, local.y, server.x, server.y)):
-        raise BadValue("`local_lr` and `server_lr` must be numbers to be judged.")
-    clients = experiment.federation.clients
-    setting = Setting(
-        clients,
-        config.cohort or clients,
-        int(method.arguments["local_steps"]),
-        config.rounds,
-    )
-    steps = [float(rate) for rate in (local.x, local.y, server.x, server.y)]
-    return Steps(*steps), setting
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    return console.status(f"{what} …")
+
+
+def check_picture(path: Path | None) -> None:
+    """Before the work, not after."""
+    if path is not None:
+        from sagda.report import drawing, picture_kind
+
+        picture_kind(path)
+        drawing()
 
 
 theory = App(name="theory", help="What the theorems compare.")
@@ -98,6 +125,7 @@ app.command(theory)
 def table(
     *,
     cohort: Annotated[int, said("m, the clients of a round.")] = 10,
+    local_steps: Annotated[int, said("K, the local steps of a round.")] = 10,
     epsilon: Annotated[float, said("The target: ||grad Phi|| <= epsilon.")] = 0.1,
     json: Json = False,
 ) -> int:
@@ -109,7 +137,7 @@ def table(
     """
     from sagda.theory.table import counted
 
-    found = counted(cohort, epsilon)
+    found = counted(cohort, epsilon, local_steps)
     if json:
         rows = [
             {
@@ -120,14 +148,73 @@ def table(
                 "rounds_order": own.row.rounds,
                 "samples": own.samples,
                 "rounds": own.rounds,
-                "local_steps": own.local_steps,
+                "best_local_steps": own.best_local_steps,
+                "rounds_at_local_steps": own.rounds_at,
                 "source": own.row.source,
             }
             for own in found
         ]
-        print(json_module.dumps({"cohort": cohort, "epsilon": epsilon, "rows": rows}))
+        facts = {"cohort": cohort, "local_steps": local_steps, "epsilon": epsilon}
+        print(json_module.dumps(facts | {"rows": rows}))
         return 0
     from sagda.theory.show import show_table
 
-    show_table(found, cohort, epsilon)
+    show_table(found, cohort, epsilon, local_steps)
+    return 0
+
+
+@theory.command
+def curves(
+    *,
+    algorithm: Annotated[str, said("sagda-i, sagda-ii or fsgda.")] = "sagda-ii",
+    smoothness: Annotated[float, said("L_f.")] = 1.0,
+    mu: Annotated[float, said("The PL constant in y.")] = 1.0,
+    sigma: Annotated[float, said("The noise of gradients, in x and in y.")] = 1.0,
+    spread: Annotated[float, said("The spread of clients, in x and in y.")] = 1.0,
+    gap: Annotated[float, said("L_0 - L_*.")] = 1.0,
+    clients: Annotated[int, said("M.")] = 100,
+    cohort: Annotated[int | None, said("m (default: all).")] = None,
+    local_steps: Annotated[int, said("K.")] = 10,
+    rounds: Annotated[int, said("T.")] = 10_000,
+    max_server_lr: MaxServer = None,
+    picture: Picture = None,
+    json: Json = False,
+) -> int:
+    """The least bound that a theorem allows, term by term, over T and over K.
+
+    `sagda advise --picture FILE` draws it for the constants of your data.
+
+    Example: `sagda theory curves --smoothness 2 --mu 0.5 --picture bound.png`
+    """
+    from sagda import check
+    from sagda.theory import CONDITIONS, Constants, Setting
+    from sagda.theory.picture import curves as found
+    from sagda.theory.picture import draw, terms
+
+    check.choice("algorithm", algorithm, CONDITIONS)
+    check_picture(picture)
+    constants = Constants(smoothness, mu, sigma, sigma, spread, spread, gap)
+    members = clients if cohort is None else cohort
+    setting = Setting(clients, members, local_steps, rounds).check()
+    with waiting("solving for rates"):
+        both = found(algorithm, constants, setting, server=max_server_lr)
+    if picture is not None:
+        draw(both, picture)
+    if json:
+        facts = {
+            over: [
+                {
+                    over: getattr(place.setting, over),
+                    "rates": place.steps._asdict(),
+                    "bound": terms(place.bound),
+                }
+                for place in getattr(both, over)
+            ]
+            for over in both._fields
+        }
+        print(json_module.dumps(facts))
+        return 0
+    from sagda.theory.show import show_curves
+
+    show_curves(algorithm, both, setting)
     return 0

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rich.table import Table
 from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.engines import run as runs
-from sagda.folder import Watch
+from sagda.folder import Stopped, Watch
+from sagda.reproduction import slopes, speedup
 from sagda.reproduction.claims import Found, verdicts
 from sagda.reproduction.page import blocks, write_html, write_markdown
 from sagda.reproduction.run import Job, Plan
@@ -46,7 +48,7 @@ class Display:
             console=self.console,
             disable=quiet or not sys.stderr.isatty(),
         )
-        self.task = self.bars.add_task("starting", total=total)
+        self.task_id = self.bars.add_task("starting", total=total)
         self.done, self.stop = 0.0, stop
         self.lines = not quiet and not sys.stderr.isatty()
 
@@ -58,14 +60,14 @@ class Display:
 
         def started(name: str, first: int) -> None:
             nonlocal begun
-            self.bars.update(self.task, description=f"{job.title}: {name}")
+            self.bars.update(self.task_id, description=f"{job.title}: {name}")
             if self.lines:
                 self.say(f"{job.title}: {name}")
 
         def progress(name: str, now: runs.Progress) -> None:
             nonlocal begun
             self.bars.update(
-                self.task, completed=before + begun + each * now.round / now.rounds
+                self.task_id, completed=before + begun + each * now.round / now.rounds
             )
             if now.round == now.rounds:
                 begun += each
@@ -73,9 +75,25 @@ class Display:
         self.done += job.work
         return Watch(started, progress, self.say, self.stop, 20.0)
 
+    def task(self, title: str, work: float) -> Callable[[runs.Progress], None]:
+        """For a run that is not kept until it is done."""
+        before = self.done
+        self.done += work
+        self.bars.update(self.task_id, description=title)
+        if self.lines:
+            self.say(title)
+
+        def progress(now: runs.Progress) -> None:
+            at = before + work * now.round / now.rounds
+            self.bars.update(self.task_id, completed=at)
+            if self.stop():
+                raise Stopped(title, now)
+
+        return progress
+
     def skip(self, work: float) -> None:
         self.done += work
-        self.bars.update(self.task, completed=self.done)
+        self.bars.update(self.task_id, completed=self.done)
 
     def say(self, message: str) -> None:
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
@@ -119,7 +137,7 @@ def reproduce(
     content = list(blocks(plan.figures, found, plan.out, window))
     page = plan.out / "index.html"
     plan.out.mkdir(parents=True, exist_ok=True)
-    write_html(page, content)
+    write_html(page, content, "SAGDA, reproduced")
     if docs is not None:
         write_markdown(docs, content, INTRO)
         folder = docs.parent / "evidence"
@@ -141,6 +159,63 @@ def reproduce(
             for v in verdicts(found)
         ],
     }
+
+
+def reproduce_speedup(
+    out: Path, *, quick: bool, again: bool, docs: Path | None, quiet: bool
+) -> dict[str, Any]:
+    """Run what is not there, one run after the other; then the page."""
+    found = speedup.Found.at(out / "evidence" / "speedup.json", quick, again)
+    to_do = found.to_do
+    with Interrupt() as stop:
+        display = Display(sum(task.work for task in to_do), quiet, stop)
+        with display.bars:
+            for task in to_do:
+                found.run(task, display.task(str(task), task.work))
+    content = list(slopes.blocks(found))
+    page = out / "speedup.html"
+    write_html(page, content, "The corollaries' rates, measured")
+    if docs is not None:
+        slopes.insert(docs, content)
+        folder = docs.parent / "evidence"
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(found.path, folder / "speedup.json")
+    return {
+        "page": str(page),
+        "slopes": [
+            line._asdict()
+            | {"settings": [s._asdict() for s in line.settings]}
+            | {"predicted": line.predicted}
+            | speedup.fitted(line, found.of(line))._asdict()
+            for line in speedup.lines(quick)
+        ],
+        "theorems": [
+            own._asdict() | {"setting": own.setting._asdict()} | found.values[str(own)]
+            for own in speedup.theorems(quick)
+        ],
+    }
+
+
+def show_speedup(result: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for head in ("problem", "clients", "method", "swept", "slope", "predicted"):
+        table.add_column(head, no_wrap=True)
+    for row in result["slopes"]:
+        slope = speedup.Slope(row["value"], row["low"], row["high"])
+        head = [row[key] for key in ("bench", "clients", "method", "over")]
+        table.add_row(*head, str(slope), f"{row['predicted']:g}")
+    out = Console(width=None if sys.stdout.isatty() else 120)
+    out.print(table)
+    table = Table(box=None, pad_edge=False)
+    for head in ("theorem", "m of M", "K", "T", "bound", "measured", "ratio"):
+        table.add_column(head, no_wrap=True)
+    for row in result["theorems"]:
+        M, m, K, T = row["setting"].values()
+        mean = sum(row["measured"]) / len(row["measured"])
+        cells = [f"{row['printed']:.3g}", f"{mean:.3g}", f"{mean / row['printed']:.2f}"]
+        table.add_row(row["method"], f"{m} of {M}", str(K), f"{T:,}", *cells)
+    out.print("", table, sep="\n")
+    print(f"page: {result['page']}")
 
 
 def show(result: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def chosen(names: list[str]) -> list[str]:
     """The figures that a user named, in the paper's order."""
     wanted = set()
     for name in names or ["all"]:
-        check.choice("figure", name, ["all", *ORDER, *ALSO])
+        check.choice("figure", name, ["all", *ORDER, *ALSO, "speedup"])
         wanted |= set(ORDER) if name == "all" else {ALSO.get(name, name)}
     return [name for name in ORDER if name in wanted]
 

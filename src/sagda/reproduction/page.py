@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda import durable, gallery
-from sagda.report import drawing, in_table, picture
+from sagda.markup import in_table, scrolled
+from sagda.report import drawing, picture
 from sagda.reproduction.charts import panel
 from sagda.reproduction.claims import PANELS, Found, Verdict, verdicts
 from sagda.reproduction.evidence import AXES, Evidence, crossing
@@ -204,7 +205,7 @@ def gan_blocks(
             )
 
 
-def write_html(path: Path, content: list[Block]) -> None:
+def write_html(path: Path, content: list[Block], title: str) -> None:
     """One file with everything inside."""
     _, vl_convert = drawing()
     body, specs = [], {}
@@ -215,7 +216,7 @@ def write_html(path: Path, content: list[Block]) -> None:
             case Text(text):
                 body.append(f"<p>{html.escape(text)}</p>")
             case Grid(head, rows):
-                body.append(f'<div class="scroll">{in_table(rows, head)}</div>')
+                body.append(scrolled(in_table(rows, head)))
             case Chart(name, spec, caption):
                 specs[name] = spec
                 body.append(
@@ -226,6 +227,7 @@ def write_html(path: Path, content: list[Block]) -> None:
                 body.append(gallery.figure(caption, png))
     place = resources.files("sagda").joinpath("page", "reproduction.html")
     page = Template(place.read_text("utf-8")).substitute(
+        title=html.escape(title),
         body="\n".join(body),
         bundle=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
         data=json.dumps(specs).replace("</", "<\\/"),
@@ -235,9 +237,14 @@ def write_html(path: Path, content: list[Block]) -> None:
 
 def write_markdown(path: Path, content: list[Block], intro: str) -> None:
     """The page for the docs, its pictures beside it in images/."""
-    images = path.parent / "images"
+    own = as_markdown(content, path.parent / "images", "reproduction")
+    durable.write(path, f"{intro.rstrip()}\n\n{own}")
+
+
+def as_markdown(content: list[Block], images: Path, prefix: str) -> str:
+    """The blocks as text, and their pictures in `images`."""
     images.mkdir(exist_ok=True)
-    out = [intro.rstrip(), ""]
+    out = []
     escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
     for block in content:
         match block:
@@ -249,14 +256,14 @@ def write_markdown(path: Path, content: list[Block], intro: str) -> None:
                 line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
                 out += [line(head), f"|{'---|' * len(head)}", *map(line, rows), ""]
             case Chart(name, spec, caption):
-                file = f"reproduction-{name}.png"
+                file = f"{prefix}-{name}.png"
                 durable.write(images / file, small(spec))
                 out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
             case Pictures(name, png, caption):
-                file = f"reproduction-{re.sub('[^a-z0-9-]', '-', name)}.png"
+                file = f"{prefix}-{re.sub('[^a-z0-9-]', '-', name)}.png"
                 durable.write(images / file, png)
                 out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
-    durable.write(path, "\n".join(out))
+    return "\n".join(out)
 
 
 def small(spec: dict[str, Any]) -> bytes:

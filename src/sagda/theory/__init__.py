@@ -1,9 +1,10 @@
 """The paper's theorems as tools: constants, conditions, bounds, rates."""
 
 from sagda.theory import rates
-from sagda.theory.bounds import Bound, bound, caveats, rounds_to
+from sagda.theory.bounds import Bound, bound, caveats, rounds_to, samples
 from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
 from sagda.theory.constants import Estimate, Estimates, estimate
+from sagda.theory.practice import Practice, practice
 from sagda.theory.terms import Constants, Setting, Steps
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Constants",
     "Estimate",
     "Estimates",
+    "Practice",
     "Setting",
     "Slack",
     "Steps",
@@ -21,6 +23,8 @@ __all__ = [
     "caveats",
     "estimate",
     "judged",
+    "practice",
     "rates",
     "rounds_to",
+    "samples",
 ]

@@ -2,8 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from sagda.check import BadValue
+from sagda.experiment import Experiment
 from sagda.theory import rates
-from sagda.theory.bounds import Bound, bound, caveats, rounds_to
+from sagda.theory.bounds import Bound, bound, caveats, samples
 from sagda.theory.conditions import (
     READINGS,
     Reading,
@@ -11,7 +13,8 @@ from sagda.theory.conditions import (
     binding,
     judged,
 )
-from sagda.theory.constants import Estimates
+from sagda.theory.constants import SYMBOLS, Estimates
+from sagda.theory.practice import Practice, Tried
 from sagda.theory.terms import Constants, Setting, Steps
 
 
@@ -41,9 +44,11 @@ class Advice(NamedTuple):
     given: dict[Reading, Standing]
     best: Standing  # the proof's reading
     most_local_steps: int  # at the best rates
-    rounds: int | None  # to epsilon at the best rates; None: never
     epsilon: float | None
+    reached: Standing | None  # the rates for the fewest rounds to epsilon
+    rounds: int | None  # those rounds
     remarks: list[str]
+    practice: Practice | None = None
 
     @property
     def constants(self) -> Constants:
@@ -55,6 +60,23 @@ def standing(
 ) -> Standing:
     verdicts = judged(method, c, s, e, reading)
     return Standing(e, reading, verdicts, bound(method, c, s, e, reading))
+
+
+def asked(experiment: Experiment, name: str) -> tuple[Steps, Setting]:
+    """The rates and the setting of a configuration, as the theorems name them."""
+    method, config = experiment.methods[name], experiment.config
+    local, server = method.arguments["local_lr"], method.arguments["server_lr"]
+    if any(callable(rate) for rate in (local.x, local.y, server.x, server.y)):
+        raise BadValue("`local_lr` and `server_lr` must be numbers to be judged.")
+    clients = experiment.federation.clients
+    setting = Setting(
+        clients,
+        config.cohort or clients,
+        int(method.arguments["local_steps"]),
+        config.rounds,
+    )
+    steps = [float(rate) for rate in (local.x, local.y, server.x, server.y)]
+    return Steps(*steps), setting
 
 
 def advise(
@@ -74,9 +96,10 @@ def advise(
         r: standing(method, c, setting, steps, r) for r in READINGS
     }
     e = rates.best(method, c, setting, server=server)
-    rounds = None
+    reached, rounds = None, None
     if epsilon is not None:
-        rounds = rounds_to(method, c, setting, e, epsilon)
+        at, steps_there = rates.reach(method, c, setting, epsilon, server=server)
+        reached, rounds = standing(method, c, at, steps_there, "proof"), at.rounds
     return Advice(
         method,
         estimates,
@@ -84,8 +107,9 @@ def advise(
         given,
         standing(method, c, setting, e, "proof"),
         rates.most_local_steps(method, c, setting, e),
-        rounds,
         epsilon,
+        reached,
+        rounds,
         remarks(method, c, setting, steps),
     )
 
@@ -100,6 +124,24 @@ def remarks(method: str, c: Constants, s: Setting, e: Steps) -> list[str]:
             "theorems never cover; they work all the same."
         )
     return found
+
+
+def samples_to(advice: Advice) -> int | None:
+    """Of each client, to epsilon."""
+    if advice.rounds is None:
+        return None
+    return samples(advice.method, advice.setting._replace(rounds=advice.rounds))
+
+
+def practised(found: Practice) -> dict[str, Any]:
+    """For JSON; null: diverged."""
+
+    def one(own: Tried) -> dict[str, Any]:
+        error = own.error if own.error < float("inf") else None
+        return {"rates": own.steps._asdict(), "grad_phi_sq": error}
+
+    facts = found._asdict()
+    return facts | {key: one(facts[key]) for key in ("best", "given", "provable")}
 
 
 def as_facts(advice: Advice) -> dict[str, Any]:
@@ -125,13 +167,19 @@ def as_facts(advice: Advice) -> dict[str, Any]:
 
     return {
         "method": advice.method,
-        "constants": {k: v._asdict() for k, v in advice.estimates._asdict().items()},
+        "constants": {
+            name: {"symbol": SYMBOLS[name]} | own._asdict()
+            for name, own in advice.estimates._asdict().items()
+        },
         "setting": advice.setting._asdict(),
         "given": {reading: stood(at) for reading, at in advice.given.items()},
         "best": stood(advice.best),
         "most_local_steps": advice.most_local_steps,
         "epsilon": advice.epsilon,
         "rounds": advice.rounds,
+        "samples": samples_to(advice),
+        "rates_to_epsilon": advice.reached and advice.reached.steps._asdict(),
+        "practice": advice.practice and practised(advice.practice),
         "provable": not caveats(advice.method, advice.setting),
         "remarks": advice.remarks,
     }

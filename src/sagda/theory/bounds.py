@@ -120,6 +120,12 @@ def caveats(method: str, s: Setting) -> list[str]:
     return []
 
 
+def samples(method: str, s: Setting) -> int:
+    """Stochastic gradients of a client that takes part in every round."""
+    each = s.local_steps + (method != "fsgda")  # one more for the variate
+    return s.rounds * each
+
+
 def rounds_to(
     method: str,
     c: Constants,

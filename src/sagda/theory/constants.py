@@ -32,6 +32,17 @@ NORMAL = 1.96  # 95 % of a normal distribution lie within so many deviations
 FLAT = 1e-6  # curvatures below this share of the largest are none
 
 
+SYMBOLS = {
+    "smoothness": "L_f",
+    "mu": "mu",
+    "sigma_x": "sigma_x",
+    "sigma_y": "sigma_y",
+    "spread_x": "sigma_x,G",
+    "spread_y": "sigma_y,G",
+    "gap": "L_0 - L_*",
+}
+
+
 class Estimate(NamedTuple):
     """A constant, how it was had, where it holds, and within what."""
 

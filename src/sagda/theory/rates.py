@@ -6,13 +6,15 @@ So a local search finds the best rates there are.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.theory.bounds import bound
+from sagda.theory.bounds import Bound, bound
 from sagda.theory.conditions import CONDITIONS, Reading, judged
 from sagda.theory.terms import Constants, Setting, Steps
 
@@ -20,6 +22,7 @@ TINY = 1e-60  # rates below this are none
 EDGE = 1e-9  # relative room that is left, so that rounding does not cross an edge
 WIDE = 30.0  # in logarithms, how far one search may go
 STEP = 1.01  # the step by which an answer is tried
+MOST = 10**18  # rounds
 
 
 def largest_server_rate(s: Setting) -> float:
@@ -58,6 +61,70 @@ def best(
         )
     steps = descended(method, c, s, steps, reading, cap)
     return polished(method, c, s, steps, reading, cap)
+
+
+def reach(
+    method: str,
+    c: Constants,
+    s: Setting,
+    epsilon: float,
+    *,
+    reading: Reading = "proof",
+    server: float | None = None,
+) -> tuple[Setting, Steps]:
+    """The fewest rounds whose least bound is at most epsilon^2, and their best rates.
+
+    The rounds of `s` are not looked at.
+    """
+    check.positive("epsilon", epsilon)
+
+    def steps(rounds: int) -> Steps | None:
+        at = s._replace(rounds=rounds)
+        e = best(method, c, at, reading=reading, server=server)
+        fits = bound(method, c, at, e, reading).total <= epsilon**2
+        return e if fits else None
+
+    low, high = 0, 1
+    while (found := steps(high)) is None:
+        low, high = high, 2 * high
+        if high > MOST:
+            raise BadValue(f"`epsilon` {epsilon:g} needs more than {MOST:g} rounds.")
+    # Three digits of so many rounds are enough; few are had exactly.
+    while high - low > max(1, high // 1000):
+        middle = (low + high) // 2
+        if (closer := steps(middle)) is None:
+            low = middle
+        else:
+            high, found = middle, closer
+    return s._replace(rounds=high), found
+
+
+class Place(NamedTuple):
+    """The least bound of a setting, and the rates that have it."""
+
+    setting: Setting
+    steps: Steps
+    bound: Bound
+
+
+def curve(
+    method: str,
+    c: Constants,
+    s: Setting,
+    over: Literal["rounds", "local_steps"],
+    values: Sequence[int],
+    *,
+    reading: Reading = "proof",
+    server: float | None = None,
+) -> list[Place]:
+    """The least bound over T, or over K at equal T."""
+    check.choice("over", over, ("rounds", "local_steps"))
+    found = []
+    for value in values:
+        at = s._replace(**{over: check.integer(over, value, low=1)})
+        e = best(method, c, at, reading=reading, server=server)
+        found.append(Place(at, e, bound(method, c, at, e, reading)))
+    return found
 
 
 def start(
@@ -144,7 +211,7 @@ def neighbours(steps: Steps, size: float = STEP) -> list[Steps]:
 
 
 def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
-    """The corollaries' rates, with `scale` for their unnamed constants.
+    """The corollaries' rates, with `scale` for their unnamed constants, all alike.
 
     Corollary 1's local rate K^(3/4)/(mT)^(1/4) and 1/(m^(1/2) K^(3/2)) bound the local
     error by 1/sqrt(mKT) only up to T = mK; the one of Corollary 2 does so beyond, and
@@ -161,7 +228,7 @@ def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
     elif not s.full:
         effective = scale * math.sqrt(m / T) / K
         local = 1 / ((m * T) ** 0.25 * K)
-    local = min(local, effective)
+    local = min(scale * local, effective)
     return Steps(local, local, effective / local, effective / local)
 
 

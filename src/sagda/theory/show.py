@@ -3,20 +3,13 @@
 from rich.console import Console
 from rich.table import Table
 
-from sagda.theory.advice import Advice, Standing
-from sagda.theory.constants import Estimate
+from sagda.theory.advice import Advice, Standing, samples_to
+from sagda.theory.bounds import Bound
+from sagda.theory.constants import SYMBOLS, Estimate
+from sagda.theory.picture import Curves
+from sagda.theory.practice import Practice
 from sagda.theory.table import Counted
-from sagda.theory.terms import Steps
-
-NAMES = {
-    "smoothness": "L_f",
-    "mu": "mu",
-    "sigma_x": "sigma_x",
-    "sigma_y": "sigma_y",
-    "spread_x": "sigma_x,G",
-    "spread_y": "sigma_y,G",
-    "gap": "L_0 - L_*",
-}
+from sagda.theory.terms import Setting, Steps
 
 
 def number(estimate: Estimate) -> str:
@@ -42,7 +35,7 @@ def show(advice: Advice, console: Console | None = None) -> None:
     )
     table = Table("constant", "value", "how", "where", box=None, pad_edge=False)
     for key, estimate in advice.estimates._asdict().items():
-        table.add_row(NAMES[key], number(estimate), estimate.how, estimate.where)
+        table.add_row(SYMBOLS[key], number(estimate), estimate.how, estimate.where)
     out.print(table)
     given = advice.given["proof"]
     out.print(f"\ngiven rates: {rates_text(given.steps)}")
@@ -56,11 +49,14 @@ def show(advice: Advice, console: Console | None = None) -> None:
         f"{advice.most_local_steps}"
     )
     out.print(bounds(given, best))
-    if advice.epsilon is not None:
-        rounds = "never" if advice.rounds is None else f"{advice.rounds:,}"
+    if advice.reached is not None:
         out.print(
-            f"rounds to ||grad Phi|| <= {advice.epsilon:g} by the bound: {rounds}"
+            f"\nto ||grad Phi|| <= {advice.epsilon:g} by the bound: {advice.rounds:,} "
+            f"rounds, {samples_to(advice):,} samples of each client, at rates "
+            f"{rates_text(advice.reached.steps)}"
         )
+    if advice.practice is not None:
+        out.print(practical(advice.practice))
     for remark in advice.remarks:
         out.print(f"\n{remark}")
 
@@ -77,6 +73,21 @@ def conditions(printed: Standing, proof: Standing) -> Table:
     return table
 
 
+def practical(found: Practice) -> str:
+    """What works, as a sentence, and as flags."""
+    size = lambda own: "diverged" if own.error == float("inf") else f"{own.error:.2g}"
+    e = found.best.steps
+    edge = "; the best is at the edge, so look further" if found.edge else ""
+    return (
+        f"\nwhat works, the best of {found.tried} rates tried{edge}:\n"
+        f"--local-lr {e.x_local:g},{e.y_local:g} "
+        f"--server-lr {e.x_server:g},{e.y_server:g}\n"
+        f"||grad Phi||^2 after {found.rounds} rounds: {size(found.best)}; with the "
+        f"given rates {size(found.given)}, with the theorem's own "
+        f"{size(found.provable)}, at the start {found.begin:.2g}"
+    )
+
+
 def bounds(given: Standing, best: Standing) -> Table:
     table = Table(
         "bound on the mean of ||grad Phi||^2", "given", "theorem's own", box=None
@@ -88,14 +99,37 @@ def bounds(given: Standing, best: Standing) -> Table:
     return table
 
 
+def show_curves(
+    method: str, found: Curves, s: Setting, console: Console | None = None
+) -> None:
+    out = console or Console(highlight=False)
+    out.print(f"{method}: M = {s.clients}, m = {s.cohort}; the least bound on the mean")
+    out.print("of ||grad Phi||^2 that its theorem allows, at the rates that have it")
+    letters = {"rounds": "T", "local_steps": "K"}
+    for over, letter in letters.items():
+        fixed = f"K = {s.local_steps}" if letter == "T" else f"T = {s.rounds}"
+        head = (letter, "total", *Bound._fields, "eta_x", "eta_y")
+        table = Table(*head, box=None, pad_edge=False, title=f"\n{fixed}")
+        for place in getattr(found, over):
+            values = [place.bound.total, *place.bound, place.steps.x, place.steps.y]
+            cells = [f"{value:.3g}" for value in values]
+            table.add_row(f"{getattr(place.setting, over):g}", *cells)
+        out.print(table)
+
+
 def show_table(
-    rows: list[Counted], m: int, epsilon: float, console: Console | None = None
+    rows: list[Counted],
+    m: int,
+    epsilon: float,
+    K: int,
+    console: Console | None = None,
 ) -> None:
     out = console or Console(highlight=False)
     out.print(
         f"to ||grad Phi|| <= {epsilon:g} with m = {m}: orders, constants taken as one\n"
     )
-    head = ("method", "BGD", "sampling", "samples per client", "rounds", "source")
+    at = f"rounds, K = {K}"
+    head = ("method", "BGD", "sampling", "samples per client", "rounds", at)
     table = Table(*head, box=None, pad_edge=False)
     count = lambda order, value: order if value is None else f"{order}: {value:.2g}"
     for own in rows:
@@ -106,7 +140,12 @@ def show_table(
             row.client_sampling,
             count(row.samples, own.samples),
             count(row.rounds, own.rounds),
-            row.source,
+            "-" if own.rounds_at is None else f"{own.rounds_at:.2g}",
         )
     out.print(table)
-    out.print("\nBGD: bounded gradient dissimilarity is assumed.")
+    out.print(
+        "\nBGD: bounded gradient dissimilarity is assumed. Rounds: with the K that "
+        "takes all samples in them; with fewer local steps, samples over K.\n"
+    )
+    for own in rows:
+        out.print(f"{own.row.method}: {own.row.source}.")

@@ -63,11 +63,17 @@ class Counted(NamedTuple):
     row: Row
     samples: float
     rounds: float | None
-    local_steps: float | None  # K: samples over rounds
+    best_local_steps: float | None  # K with so few rounds: samples over rounds
+    rounds_at: float | None  # with the given K
 
 
-def counted(cohort: int, epsilon: float) -> list[Counted]:
-    """Table 1 for m clients and a target."""
+def counted(cohort: int, epsilon: float, local_steps: int = 10) -> list[Counted]:
+    """Table 1 for m clients, a target, and K.
+
+    All samples must be had, K in a round, and no K makes fewer rounds do than the
+    table's.
+    """
+    K = check.integer("local_steps", local_steps, low=1)
     m = check.integer("cohort", cohort, low=1)
     epsilon = check.positive("epsilon", epsilon)
     check.real("epsilon", epsilon, low=1e-30, high=1.0)
@@ -75,7 +81,8 @@ def counted(cohort: int, epsilon: float) -> list[Counted]:
     for row in TABLE:
         samples = row.count_samples(m, epsilon)
         rounds = None if row.count_rounds is None else row.count_rounds(m, epsilon)
-        found.append(
-            Counted(row, samples, rounds, None if rounds is None else samples / rounds)
-        )
+        own = (None, None)
+        if rounds is not None:
+            own = (max(1.0, samples / rounds), max(rounds, samples / K))
+        found.append(Counted(row, samples, rounds, *own))
     return found
