@@ -124,9 +124,9 @@ CASES = {
         "`rounds` must be a whole number, got True of type bool.",
     ),
     "batch above the local rows": (
-        lambda: simulate(batch_size=3),
-        "`batch_size` must be between 1 and 2, the rows of the smallest client (None "
-        "takes all), got 3.",
+        lambda: simulate(batch_size=99),
+        "`batch_size` must be between 1 and 2, the rows of the largest client (None "
+        "takes all), got 99.",
     ),
     "certain drop-out": (
         lambda: simulate(dropout=1.0),

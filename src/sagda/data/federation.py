@@ -31,6 +31,8 @@ class Federation(NamedTuple):
     start: np.ndarray  # [clients]
     size: np.ndarray  # [clients]
     names: np.ndarray | None = None  # [clients], where the data name them
+    spare: int = 0  # rows at the end that nobody holds
+    room: int = 0  # the rows that the widest client may have, if more than it has
 
     @classmethod
     def of(cls, table: PyTree, order: np.ndarray, size: np.ndarray) -> "Federation":
@@ -64,13 +66,28 @@ class Federation(NamedTuple):
 
     @property
     def owner(self) -> np.ndarray:
-        """[rows used], the client of each row."""
-        return np.repeat(np.arange(self.clients), self.size)
+        """[rows used], the client of each row; spare rows, without weight, are the
+        last one's."""
+        owner = np.repeat(np.arange(self.clients), self.size)
+        return np.pad(owner, (0, self.spare), mode="edge")
 
     @property
     def weight(self) -> np.ndarray:
         """[rows used], 1 / (M n_i): `weight @ values` is a mean of client means."""
-        return np.repeat(1 / (self.clients * self.size), self.size)
+        weight = np.repeat(1 / (self.clients * self.size), self.size)
+        return np.pad(weight, (0, self.spare))
+
+    @property
+    def widest(self) -> int:
+        return max(int(self.size.max()), self.room)
+
+    def padded(self, rows: int, widest: int) -> "Federation":
+        """The same with spare rows, so that programs fit others of about this size."""
+        more = rows - len(self.order)
+        pad = lambda column: np.concatenate([column, np.repeat(column[:1], more, 0)])
+        return self._replace(
+            data=jax.tree.map(pad, self.data), spare=self.spare + more, room=widest
+        )
 
     @property
     def content(self) -> str:

@@ -39,13 +39,13 @@ def check_run(
     check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
     check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
-    M, smallest = federation.clients, int(federation.size.min())
+    M, largest = federation.clients, int(federation.size.max())
     check.integer("rounds", rounds, low=1)
     cohort = M if cohort is None else cohort
     cohort = check.integer("cohort", cohort, low=1, high=M, what=", the clients")
     if batch_size is not None:
-        what = ", the rows of the smallest client (None takes all)"
-        check.integer("batch_size", batch_size, low=1, high=smallest, what=what)
+        what = ", the rows of the largest client (None takes all)"
+        check.integer("batch_size", batch_size, low=1, high=largest, what=what)
     check.real("dropout", dropout, low=0, high=1)
     given = tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
     if not given:

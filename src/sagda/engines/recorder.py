@@ -117,8 +117,9 @@ class Recorder:
         first = [name for name in COLUMNS if name in columns]
         row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:
-            label = np.asarray(self.view.clients.table.label)
-            row["auc_train"] = np.array([auc(s, label) for s in scores])
+            held = np.count_nonzero(self.view.weight)  # spare rows come last
+            label = np.asarray(self.view.clients.table.label)[:held]
+            row["auc_train"] = np.array([auc(s[:held], label) for s in scores])
         if test_scores is not None and self.test is not None:
             label = np.asarray(self.test.label)
             row["auc_test"] = np.array([auc(s, label) for s in test_scores])

@@ -47,8 +47,8 @@ class Setup:
             put(federation.start),
             put(size),
             count=federation.clients,
-            widest=int(size.max()),
-            even=bool(size.min() == size.max()),
+            widest=federation.widest,
+            even=bool(size.min() == size.max()) and not federation.room,
             batch_size=batch_size,
         )
         return cls(clients, dropout or None, cohort)

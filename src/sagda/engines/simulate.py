@@ -57,8 +57,8 @@ def simulate(
         federation: the data and who holds it.
         rounds: T, counted from the start also when a run is resumed.
         cohort: m, the clients drawn each round; all of them if None.
-        batch_size: rows per stochastic gradient; None takes all local rows, and makes
-            a run with full participation free of chance.
+        batch_size: rows per stochastic gradient, drawn with repetition; None takes all
+            local rows, and makes a run with full participation free of chance.
         dropout: the probability that a client fails in an exchange; it is then out for
             the round. A round without any reply changes nothing.
         seeds: one seed or several, run side by side. A seed decides the start, the

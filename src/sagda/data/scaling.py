@@ -1,0 +1,55 @@
+"""Standardisation from what clients add up: counts, means and squared deviations.
+
+No row leaves its client: each sends three numbers per feature, in one exchange.
+"""
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Moments(NamedTuple):
+    """Of one client's rows, or of several clients' together."""
+
+    rows: int
+    mean: np.ndarray  # [d]
+    squares: np.ndarray  # [d], the sum of squared distances from the mean
+
+    @classmethod
+    def of(cls, features: np.ndarray) -> "Moments":
+        wide = np.asarray(features, np.float64)
+        mean = wide.mean(axis=0)
+        return cls(len(wide), mean, ((wide - mean) ** 2).sum(axis=0))
+
+    def plus(self, other: "Moments") -> "Moments":
+        """Exact, without the loss of digits that plain sums of squares have."""
+        rows = self.rows + other.rows
+        away = other.mean - self.mean
+        mean = self.mean + away * other.rows / rows
+        between = away**2 * self.rows * other.rows / rows
+        return Moments(rows, mean, self.squares + other.squares + between)
+
+
+class Scaling(NamedTuple):
+    """(features - mean) / scale."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def from_clients(cls, parts: Iterable[Moments]) -> "Scaling":
+        """Every feature to mean zero and deviation one; a constant one to zero."""
+        total = reduce(Moments.plus, parts)
+        deviation = np.sqrt(total.squares / total.rows)
+        # What is left of a constant column is rounding.
+        tiny = 1e-7 * np.maximum(np.abs(total.mean), 1e-30)
+        return cls(total.mean, np.where(deviation > tiny, deviation, 1.0))
+
+    @classmethod
+    def none(cls, features: int) -> "Scaling":
+        return cls(np.zeros(features), np.ones(features))
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        return (np.asarray(features, np.float64) - self.mean) / self.scale

@@ -1,0 +1,63 @@
+"""Platt's calibration from sums over clients: scores to probabilities."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+STEPS = 100
+ENOUGH = 1e-10
+LEAST = 1e-12  # the slope: scores keep their order
+
+
+class Calibration(NamedTuple):
+    """log odds = slope * score + offset."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        return self.slope * scores + self.offset
+
+
+def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
+    """Fit slope and offset by Newton's method on the logistic loss.
+
+    Args:
+        parts: of each client its scores, and whether each row is positive. Of them
+            only counts, sums of scores, gradients and Hessians are used.
+    """
+    positives = sum(int(label.sum()) for _, label in parts)
+    rows = sum(len(label) for _, label in parts)
+    mean = sum(scores.sum() for scores, _ in parts) / rows
+    spread = sum(((scores - mean) ** 2).sum() for scores, _ in parts) / rows
+    unit = float(np.sqrt(spread)) or 1.0
+    # Platt's targets: away from 0 and 1, so that separable classes have an answer.
+    high = (positives + 1) / (positives + 2)
+    low = 1 / (rows - positives + 2)
+
+    def sums(a: float, b: float) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope, curve = 0.0, np.zeros(2), np.zeros((2, 2))
+        for scores, label in parts:
+            s = (scores - mean) / unit
+            odds, target = a * s + b, np.where(label, high, low)
+            p = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+            value += float((np.logaddexp(0, odds) - target * odds).sum())
+            both = np.stack([s, np.ones_like(s)])
+            slope += both @ (p - target)
+            curve += (both * (p * (1 - p))) @ both.T
+        return value, slope, curve
+
+    at = np.array([0.0, np.log((positives + 1) / (rows - positives + 1))])
+    value, slope, curve = sums(*at)
+    for _ in range(STEPS):
+        step = np.linalg.solve(curve + 1e-9 * rows * np.eye(2), slope)
+        size = 1.0
+        while (now := sums(*(at - size * step)))[0] > value and size > 1e-6:
+            size /= 2
+        done = value - now[0] <= ENOUGH * rows
+        at, (value, slope, curve) = at - size * step, now
+        if done:
+            break
+    a = max(float(at[0]) / unit, LEAST)
+    return Calibration(a, float(at[1]) - float(at[0]) / unit * mean)

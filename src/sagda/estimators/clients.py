@@ -1,0 +1,88 @@
+"""Rows, labels and client labels as a federation."""
+
+from typing import Any
+
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.data.federation import Federation, Table
+
+LARGEST = 8e9  # bytes of features in single precision
+
+
+def take_column(X: Any, client: Any) -> tuple[Any, Any]:
+    """Features and client labels, where `client` may name a column of a frame."""
+    if not isinstance(client, str):
+        return X, client
+    columns = getattr(X, "columns", None)
+    if columns is None:
+        raise BadValue(
+            f"`client` may name a column of a pandas or polars frame only, got "
+            f"{client!r} with X of type {type(X).__name__}; give an array of labels."
+        )
+    if client not in list(columns):
+        raise BadValue(
+            f"`client` must name a column of X, no {client!r} among "
+            f"{', '.join(map(str, columns))}."
+        )
+    return without_column(X, client), X[client]
+
+
+def without_column(X: Any, name: str) -> Any:
+    """A frame without a column, if it has it."""
+    columns = getattr(X, "columns", None)
+    if columns is None or name not in list(columns):
+        return X
+    return X.drop(columns=name) if hasattr(X, "iloc") else X.drop(name)
+
+
+def client_labels(client: Any, rows: int) -> np.ndarray:
+    """One label a row; without any, all rows are one client's."""
+    if client is None:
+        return np.zeros(rows, int)
+    labels = np.asarray(client)
+    if labels.shape != (rows,):
+        raise BadValue(
+            f"`client` must have shape ({rows},), one label a row, got {labels.shape}."
+        )
+    missing = [i for i, label in enumerate(labels.tolist()) if is_missing(label)]
+    if missing:
+        raise BadValue(
+            f"`client` must name the client of every row, {len(missing)} are missing, "
+            f"the first in row {missing[0]}."
+        )
+    return labels.astype(str) if labels.dtype == object else labels
+
+
+def is_missing(label: Any) -> bool:
+    return label is None or label != label or type(label).__name__ == "NAType"
+
+
+def federation_of(
+    features: np.ndarray, label: np.ndarray, client: np.ndarray
+) -> Federation:
+    """Clients in the order of their labels, padded to sizes that many fits share."""
+    names, owner = np.unique(client, return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    size = np.bincount(owner, minlength=len(names))
+    table = Table(features.astype(np.float32), label.astype(np.float32))
+    found = Federation.of(table, order, size)._replace(names=names)
+    rows = bucket(len(order))
+    return found.padded(rows, min(bucket(int(size.max())), rows))
+
+
+def bucket(size: int) -> int:
+    """The next of sizes that grow by an eighth at most, so that fits of about one size
+    share compiled programs."""
+    step = max(1, 2 ** max(0, size.bit_length() - 4))
+    return max(8, -(-size // step) * step)
+
+
+def check_size(shape: tuple[int, ...]) -> None:
+    """Sparse rows are made dense for training."""
+    size = 4.0 * shape[0] * shape[1]
+    if size > LARGEST:
+        raise BadValue(
+            f"X must be smaller: {shape[0]} rows of {shape[1]} features take "
+            f"{size / 1e9:.0f} GB when they are dense, more than {LARGEST / 1e9:.0f}."
+        )
