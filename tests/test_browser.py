@@ -152,7 +152,7 @@ def test_figures_of_the_reproduction_open_and_print(chosen, browser, tmp_path):
     content = list(blocks({n: figures.read(n) for n in found}, found, tmp_path, 5))
     names = [block.name for block in content if isinstance(block, Chart)]
     assert len(names) == 2 * len(chosen)
-    write_html(tmp_path / "index.html", content)
+    write_html(tmp_path / "index.html", content, "Two figures")
     tab = browser.new_page(viewport={"width": 1100, "height": 900})
     errors = []
     tab.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)

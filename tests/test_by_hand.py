@@ -197,9 +197,9 @@ BY_HAND = {
 }
 
 
-LATER = ("cd-ma", "cd-mage", "local-sgda", "local-sgda-plus", "momentum-local-sgda")
+BASIC = ("sagda-i", "sagda-ii", "fsgda", "parallel-sgda")
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow if name in LATER else ())
+    pytest.param(name, marks=() if name in BASIC else pytest.mark.slow)
     for name in sorted(sagda.ALGORITHMS)
 ]
 

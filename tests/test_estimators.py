@@ -128,7 +128,8 @@ def test_fits_of_similar_sizes_share_compiled_programs(caplog):
     assert not [text for text in made if "advance" in text or "evaluate" in text], made
 
 
-def test_padding_changes_nothing_but_shapes():
+@pytest.mark.parametrize("batch_size", [2, pytest.param(None, marks=pytest.mark.slow)])
+def test_padding_changes_nothing_but_shapes(batch_size):
     rng = np.random.default_rng(0)
     table = sagda.Table(rng.normal(size=(10, 3)), np.resize([1.0, -1.0, -1.0], 10))
     plain = sagda.Federation.of(table, np.arange(10), np.array([2, 5, 3]))
@@ -136,19 +137,17 @@ def test_padding_changes_nothing_but_shapes():
     assert wide.widest == 8
     assert wide.weight.sum() == pytest.approx(1)
     assert len(wide.owner) == len(wide.weight) == len(wide.data.label) == 16
-    for batch_size in (2, None):
-        runs = [
-            sagda.simulate(
-                sagda.algorithm("sagda-i", local_lr=0.05), sagda.AUC.of(held), held,
-                rounds=3, batch_size=batch_size, float64=True, metrics=["variate_lag"],
-            )
-            for held in (plain, wide)
-        ]  # fmt: skip
-        for name, column in runs[0].history.columns.items():
-            if name != "seconds":
-                np.testing.assert_allclose(
-                    runs[1].history[name], column, rtol=1e-9, atol=1e-12
-                )
+    runs = [
+        sagda.simulate(
+            sagda.algorithm("sagda-i", local_lr=0.05), sagda.AUC.of(held), held,
+            rounds=3, batch_size=batch_size, float64=True, metrics=["variate_lag"],
+        )
+        for held in (plain, wide)
+    ]  # fmt: skip
+    for name, column in runs[0].history.columns.items():
+        if name != "seconds":
+            found = runs[1].history[name]
+            np.testing.assert_allclose(found, column, rtol=1e-9, atol=1e-12)
 
 
 def test_seeds_decide_and_warm_starts_go_on():
@@ -176,7 +175,9 @@ def test_a_pickled_estimator_holds_plain_arrays():
     assert {"round", "grad_phi_sq", "bytes_up"} <= set(model.history_)
 
 
-@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize(
+    "cls", [BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.slow)]
+)
 def test_rates_are_found_and_lowered_where_they_do_not_last(cls, monkeypatch):
     X, y = rows()
     site = np.arange(len(y)) % 3

@@ -79,6 +79,7 @@ def test_all_layouts_agree_with_everyone(clients, layouts):
         agree(base, run("sagda-i", problem, data, layout, **options))
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_the_same_on_two_devices():
     data = uneven_table([3, 5, 2, 4])
     problem = sagda.AUC.of(data)

@@ -125,7 +125,7 @@ CASES = {
     ),
     "batch above the local rows": (
         lambda: simulate(batch_size=99),
-        "`batch_size` must be between 1 and 2, the rows of the largest client (None "
+        "`batch_size` must be between 1 and 5, the rows of the largest client (None "
         "takes all), got 99.",
     ),
     "certain drop-out": (

@@ -89,8 +89,8 @@ def manifest_of(folder: Path) -> bytes:
 
 
 def test_killed_at_random_moments_a_run_ends_as_if_unbroken(home, unbroken, tmp_path):
-    hits = kill_until_done(home, tmp_path / "r", kills=5, seed=1)
-    assert hits >= 3
+    hits = kill_until_done(home, tmp_path / "r", kills=3, seed=1)
+    assert hits >= 2
     assert sha256(tmp_path / "r" / "model.safetensors") == unbroken
 
 

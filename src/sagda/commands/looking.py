@@ -114,10 +114,12 @@ def report(
     """
     from sagda.folder import read_folder
     from sagda.report import drawing, write_figures, write_page
+    from sagda.results import read_results
 
     drawing()
     if not (folder / "config.toml").is_file() or not configs.is_federation(folder):
         config = read_folder(folder)
+        read_results(folder)  # a run that is not finished is not judged
         if theory:
             judge(config, folder)
     made = [write_page(folder), *(write_figures(folder) if figures else [])]
