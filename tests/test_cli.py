@@ -276,7 +276,7 @@ MISTAKES = {  # command: what the sentence says
     "run --data a9": "did you mean 'a9a'?",
     "run --data gone.csv": "data file gone.csv does not exist",
     "run --data bad.csv": "bad.csv, line 3: column 'a' must be a number, found 'x'",
-    "run --data notes.docx": "must end in .csv, .npz or .libsvm",
+    "run --data notes.docx": "must end in .csv, .parquet, .npz or .libsvm",
     "run --partition by-lable": "did you mean 'by-label'?",
     "run --partition by-column": "needs a client column",
     "run --cohort 101": "`cohort` must be between 1 and 100",

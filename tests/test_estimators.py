@@ -16,9 +16,9 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import estimator_checks
 
 import sagda
+from sagda.calibration import calibrated
 from sagda.data.scaling import Moments, Scaling
 from sagda.estimators import FederatedAUCClassifier, FederatedDROClassifier
-from sagda.estimators.calibration import calibrated
 from sagda.estimators.clients import bucket
 
 BOTH = [FederatedAUCClassifier, FederatedDROClassifier]

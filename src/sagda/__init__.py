@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sagda.data.datasets import Dataset as Dataset
     from sagda.data.datasets import balanced as balanced
     from sagda.data.datasets import binary as binary
+    from sagda.data.datasets import from_frame as from_frame
     from sagda.data.datasets import load as load
     from sagda.data.federation import Federation as Federation
     from sagda.data.federation import Table as Table
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
     from sagda.engines.simulate import simulate as simulate
     from sagda.engines.sweep import sweep as sweep
+    from sagda.estimators.auc import FederatedAUCClassifier as FederatedAUCClassifier
+    from sagda.estimators.dro import FederatedDROClassifier as FederatedDROClassifier
     from sagda.functions import entries as entries
     from sagda.functions import softplus as softplus
     from sagda.history import History as History
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from sagda.problems.dro import DRO as DRO
     from sagda.problems.gan import GAN as GAN
     from sagda.problems.quadratic import Quadratic as Quadratic
+    from sagda.scorer import Scorer as Scorer
 
 __version__ = "0.1.0"
 
@@ -76,13 +80,15 @@ _HOME = {
     "sagda.core": "Algorithm Objective Phase Point Rates Turn descend_ascend loop "
     "zeros_like",
     "sagda.costs": "cost",
-    "sagda.data.datasets": "DATASETS Dataset balanced binary load",
+    "sagda.data.datasets": "DATASETS Dataset balanced binary from_frame load",
     "sagda.data.federation": "Federation Table",
     "sagda.data.partition": "PARTITIONS partition",
     "sagda.devices": "use_cores",
     "sagda.engines.run": "Progress Run",
     "sagda.engines.simulate": "DivergenceWarning simulate",
     "sagda.engines.sweep": "sweep",
+    "sagda.estimators.auc": "FederatedAUCClassifier",
+    "sagda.estimators.dro": "FederatedDROClassifier",
     "sagda.functions": "entries softplus",
     "sagda.history": "History",
     "sagda.methods": "Method method",
@@ -93,6 +99,7 @@ _HOME = {
     "sagda.problems.dro": "DRO",
     "sagda.problems.gan": "GAN",
     "sagda.problems.quadratic": "Quadratic",
+    "sagda.scorer": "Scorer",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -12,12 +12,21 @@ from pydantic import ValidationError
 
 from sagda import config as configs
 from sagda.check import BadKind, BadValue
-from sagda.commands import federating, keys, looking, theorising, training
+from sagda.commands import applying, federating, keys, looking, theorising, training
 from sagda.commands.base import LINE, LINK, app
 from sagda.launch import Ended
 from sagda.link import LOST, Link, is_loss
 
-__all__ = ["app", "federating", "keys", "looking", "main", "theorising", "training"]
+__all__ = [
+    "app",
+    "applying",
+    "federating",
+    "keys",
+    "looking",
+    "main",
+    "theorising",
+    "training",
+]
 
 USER, DISK, FAILED = 2, 3, 1
 

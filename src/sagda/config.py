@@ -71,6 +71,10 @@ class Config(BaseModel):
     """The label column of a file."""
     client_column: str | None = None
     """The column of a file that says who holds a row; for partition by-column."""
+    categorical: str | None = None
+    """Columns of numbers in a file that are categories, with commas; texts are."""
+    standardise: bool | None = None
+    """Give features mean zero and deviation one, from sums that clients add up."""
     positive: str | None = None
     """The label of the positive class (default: 1 for mnist and digits)."""
     per_class: Count | None = None

@@ -5,10 +5,13 @@ Symbolic links are never followed, and what lies in a private folder is private.
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sagda.check import BadValue
 
@@ -137,3 +140,10 @@ def lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def as_json(value: Any) -> str:
+    """Readable, with lists of numbers on one line."""
+    text = json.dumps(value, indent=1)
+    short = lambda found: " ".join(found.group().split())
+    return re.sub(r"\[[\d\s,.eE+-]*\]", short, text) + "\n"

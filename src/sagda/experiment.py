@@ -10,6 +10,8 @@ from sagda.config import Config, build
 from sagda.data.datasets import DATASETS, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
+from sagda.data.recipe import Recipe
+from sagda.data.scaling import Scaling, scaled
 from sagda.engines.checks import check_run
 from sagda.methods import Method
 from sagda.models import MODELS
@@ -28,6 +30,7 @@ class Experiment(NamedTuple):
     problem: Problem
     methods: dict[str, Method]
     test: Table | None
+    recipe: Recipe | None = None  # how features are made of a file's columns
 
 
 def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config:
@@ -144,11 +147,18 @@ def assemble(config: Config) -> Experiment:
             )
         options["alpha"] = config.alpha
     federation = partition(table, config.partition, **options)
+    scaling = Scaling.none(table.features.shape[1])
+    test = data.test
+    if config.standardise:
+        scaling = Scaling.of(federation)
+        federation = federation._replace(data=scaled(federation.data, scaling))
+        test = None if test is None else scaled(test, scaling)
     if config.problem == "auc":
         own = own | {"model": MODELS[config.model](table.features.shape[1])}
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
-    test = None if config.problem == "gan" else data.test
-    return Experiment(config, federation, problem, methods, test)
+    test = None if config.problem == "gan" else test
+    recipe = Recipe(data.encoding, scaling)
+    return Experiment(config, federation, problem, methods, test, recipe)
 
 
 def load_options(config: Config) -> dict[str, Any]:
@@ -158,6 +168,8 @@ def load_options(config: Config) -> dict[str, Any]:
     if config.data in DATASETS:
         return {"positive": positive}
     columns = {"label": config.label, "client": config.client_column}
+    names = [] if config.categorical is None else config.categorical.split(",")
+    columns |= {"categorical": [name.strip() for name in names]}
     return columns | {"positive": positive}
 
 

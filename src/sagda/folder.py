@@ -4,6 +4,8 @@ config.toml        the whole configuration; running it again repeats the run
 history.csv        one row per algorithm, seed and evaluated round
 summary.json       final and tail values, the split, the environment
 model.safetensors  the final x and y
+recipe.json        what a model needs beside its numbers to score rows of a file
+MODEL_CARD.md      data, training, measures and limits of the model
 images.safetensors pictures that the first seed's x makes, if any
 checkpoint/        the newest durable state
 report.html        the page
@@ -12,12 +14,11 @@ report.html        the page
 import csv
 import io
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,20 +26,19 @@ import safetensors.numpy
 
 import sagda
 from sagda import durable, gallery
+from sagda.card import write_card
 from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
-from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Progress, Run
-from sagda.engines.saved import named
 from sagda.engines.simulate import advice, run_side_by_side
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
 from sagda.grid import Sweep
-from sagda.history import History
 from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
+from sagda.model_files import Outcome, keep_recipe, model_arrays
 
 SCHEMA = 1
 
@@ -220,25 +220,13 @@ def write_results(
     model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
     durable.write(folder / "model.safetensors", model)
     gallery.keep(experiment.problem, runs, folder)
+    keep_recipe(experiment, runs, folder)
     summary = summarise(experiment, runs)
     if points:
         summary["points"] = points
-    durable.write(folder / "summary.json", as_json(summary))
-
-
-class Outcome(Protocol):
-    """What the files of a folder are made of: a `Run`, or a federation's."""
-
-    @property
-    def history(self) -> History: ...
-    @property
-    def z(self) -> Point: ...
-    @property
-    def diverged(self) -> dict[int, int]: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def compile_seconds(self) -> float: ...
+    durable.write(folder / "summary.json", durable.as_json(summary))
+    if (folder / "recipe.json").is_file():
+        write_card(folder, experiment.config)
 
 
 def history_csv(runs: Mapping[str, Outcome]) -> str:
@@ -249,20 +237,6 @@ def history_csv(runs: Mapping[str, Outcome]) -> str:
     for name, run in runs.items():
         writer.writerows({"algorithm": name, **row} for row in run.history.rows())
     return text.getvalue()
-
-
-def model_arrays(runs: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
-    """x and y; under algorithm and seed where there are several."""
-    out = {}
-    for name, run in runs.items():
-        seeds = run.history.seeds
-        for i, seed in enumerate(seeds):
-            prefix = [name] if len(runs) > 1 else []
-            prefix += [f"seed-{seed}"] if len(seeds) > 1 else []
-            z = jax.tree.map(lambda a, i=i: np.asarray(a[i]), run.z)
-            for half, tree in (("x", z.x), ("y", z.y)):
-                out |= named(tree, "/".join([*prefix, half]))
-    return out
 
 
 def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
@@ -323,10 +297,3 @@ def label_counts(federation: Federation) -> dict[str, list[int]]:
     np.add.at(counts, (label, federation.owner), 1)
     names = [f"{c:g}" if classes.dtype.kind == "f" else str(c) for c in classes]
     return dict(zip(names, counts.tolist(), strict=True))
-
-
-def as_json(value: Any) -> str:
-    """Readable, with lists of numbers on one line."""
-    text = json.dumps(value, indent=1)
-    short = lambda found: " ".join(found.group().split())
-    return re.sub(r"\[[\d\s,.eE+-]*\]", short, text) + "\n"

@@ -2,7 +2,7 @@
 
 import bz2
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda import check
-from sagda.check import BadValue
+from sagda.check import BadKind, BadValue
+from sagda.data.columns import Encoding
 from sagda.data.federation import Table
-from sagda.data.files import read_file
+from sagda.data.files import read_encoded
 from sagda.data.mnist import read_mnist
+from sagda.data.sources import read_frame, table_from
 from sagda.keys import generator
 
 
@@ -24,6 +26,7 @@ class Dataset(NamedTuple):
     name: str
     train: Table
     test: Table | None = None
+    encoding: Encoding | None = None  # where columns have names
 
 
 def binary(table: Table, positive: Any = None) -> Table:
@@ -140,19 +143,49 @@ def load_file(
     client: str | None = None,
     positive: Any = None,
     features: int | None = None,
+    categorical: Sequence[str] = (),
 ) -> Dataset:
-    """A file of one's own: CSV, NPZ or LIBSVM, by its ending (`sagda.data.files`).
+    """A file of one's own, by its ending (`sagda.data.files`).
 
     Args:
-        path: the file.
-        label: the label column (CSV) or array (NPZ).
+        path: the file, or a folder with one for every client.
+        label: the label column or array.
         client: the column or array that says who holds the row; `qid` in LIBSVM.
         positive: the label of the positive class; see `binary`.
         features: d, for a LIBSVM file that may lack the last features.
+        categorical: columns of numbers that are categories; texts always are.
     """
     path = Path(path)
-    table = read_file(path, label, client, features)
-    return Dataset(path.stem, binary(table, positive))
+    table, encoding = read_encoded(
+        path, label, client, features=features, categorical=tuple(categorical)
+    )
+    return Dataset(path.stem, binary(table, positive), encoding=encoding)
+
+
+def from_frame(
+    frame: Any,
+    *,
+    label: str = "label",
+    client: str | None = None,
+    positive: Any = None,
+    categorical: Sequence[str] = (),
+) -> Dataset:
+    """A pandas or polars frame; arguments as for files.
+
+    Examples:
+        >>> import pandas
+        >>> columns = {"age": [30, 40], "city": ["Ulm", "Bonn"], "label": [0, 1]}
+        >>> from_frame(pandas.DataFrame(columns)).encoding.names
+        ['age', 'city=Bonn', 'city=Ulm']
+    """
+    if not hasattr(frame, "columns"):
+        raise BadKind(
+            "`frame` must be a pandas or polars frame, got one of type "
+            f"{type(frame).__name__}."
+        )
+    own = tuple(categorical)
+    table, encoding = table_from(read_frame(frame), label, client, categorical=own)
+    return Dataset("frame", binary(table, positive), encoding=encoding)
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

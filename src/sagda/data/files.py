@@ -2,19 +2,18 @@
 
 | ending                                | format |
 |---------------------------------------|--------|
-| `.csv`                                | a header line, then numbers; any column may be the label or the client |
+| `.csv`, `.parquet`                    | named columns of numbers and categories; any may be the label or the client |
 | `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
-| a folder                              | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
+| a folder of those                     | one file, or one folder of files, for every client, which has its name |
+| a folder of columns                   | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
 | `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
 
 LIBSVM files may be packed (`.bz2`, `.gz`).
 """  # noqa: E501 - the table reads better unbroken
 
 import bz2
-import csv
 import gzip
 import io
-import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,82 +21,68 @@ from typing import Any
 import numpy as np
 
 from sagda.check import BadValue
+from sagda.data.columns import LARGEST, Encoding
 from sagda.data.federation import Table, first_not_finite
+from sagda.data.sources import CLIENT, is_clients, read_source, table_from
 
-LARGEST = float(np.finfo(np.float32).max)
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 
 
 def read_file(
     path: Path, label: str, client: str | None, features: int | None = None
 ) -> Table:
-    """The table in `path`, labels as they stand there."""
-    if path.is_dir():
-        return read_folder(path, label, client)
-    if not path.is_file():
+    """The table of a site, labels as they stand there.
+
+    Sites that do not see each other's rows cannot agree on the values of a category, so
+    features must be numbers.
+    """
+    own = {"features": features, "numeric": True}
+    return read_encoded(path, label, client, **own)[0]
+
+
+def read_encoded(
+    path: Path,
+    label: str | None,
+    client: str | None,
+    *,
+    features: int | None = None,
+    categorical: tuple[str, ...] = (),
+    encoding: Encoding | None = None,
+    numeric: bool = False,
+) -> tuple[Table, Encoding | None]:
+    """The table, and where columns have names, how its features were made of them.
+
+    Args:
+        path: the file or folder.
+        label: the column of labels; None where a prediction needs none.
+        client: the column of clients, if any.
+        features: d, for a LIBSVM file that may lack the last features.
+        categorical: columns of numbers that are categories.
+        encoding: makes the features as for an earlier table.
+        numeric: whether columns of texts are refused.
+    """
+    if not path.exists():
         raise BadValue(f"data file {path} does not exist.")
     packed = path.suffix.lower() in (".bz2", ".gz")
     suffix = (path.with_suffix("").suffix if packed else path.suffix).lower()
-    if suffix == ".csv" and not packed:
-        return read_csv(path, label, client)
+    if is_clients(path) or (suffix in (".csv", ".parquet") and not packed):
+        if is_clients(path):
+            client = client or CLIENT
+        own = {"categorical": categorical, "encoding": encoding, "numeric": numeric}
+        return table_from(read_source(path), label, client, **own)
+    if categorical or encoding:
+        raise BadValue(
+            f"{path} must be a CSV or Parquet file, whose columns have names."
+        )
+    if path.is_dir():
+        return read_folder(path, label or "label", client), None
     if suffix == ".npz" and not packed:
-        return read_npz(path, label, client)
+        return read_npz(path, label or "label", client), None
     if suffix in LIBSVM:
-        return read_libsvm(path, client, features)
+        return read_libsvm(path, client, features), None
     raise BadValue(
-        f"data file {path} must end in .csv, .npz or .libsvm (or .svm, .svmlight, .t, "
-        "packed or not) to show its format."
-    )
-
-
-def read_csv(path: Path, label: str, client: str | None) -> Table:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadValue(f"{path} must be text in UTF-8: {error}.") from None
-    with io.StringIO(text, newline="") as file:
-        lines = csv.reader(file)
-        header = [name.strip() for name in next(lines, [])]
-        if not header:
-            raise BadValue(f"{path} must hold a header and at least one row, is empty.")
-        twice = [name for name in header if header.count(name) > 1]
-        if twice:
-            raise BadValue(f"{path}, line 1: column {twice[0]!r} stands there twice.")
-        for wanted in filter(None, (label, client)):
-            if wanted not in header:
-                raise BadValue(
-                    f"{path}, line 1: no column {wanted!r} among {', '.join(header)}."
-                )
-        aside = {label, client}
-        numbers, others = [], {name: [] for name in aside if name}
-        for cells in lines:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise BadValue(
-                    f"{path}, line {lines.line_num}: expected {len(header)} cells as "
-                    f"in the header, found {len(cells)}."
-                )
-            row = dict(zip(header, cells, strict=True))
-            for name, column in others.items():
-                if not row[name].strip():
-                    raise BadValue(
-                        f"{path}, line {lines.line_num}: column {name!r} is empty."
-                    )
-                column.append((row[name].strip(), lines.line_num))
-            numbers.append(
-                [
-                    _number(cell, f"{path}, line {lines.line_num}: column {name!r}")
-                    for name, cell in row.items()
-                    if name not in aside
-                ]
-            )
-    if not numbers or not numbers[0]:
-        raise BadValue(f"{path} must hold a header and at least one row of features.")
-    return Table(
-        np.array(numbers, np.float32),
-        _labels(path, others[label]),
-        client=np.array([cell for cell, _ in others[client]]) if client else None,
+        f"data file {path} must end in .csv, .parquet, .npz or .libsvm (or .svm, "
+        ".svmlight, .t, packed or not) to show its format."
     )
 
 
@@ -109,20 +94,6 @@ def _number(cell: str, where: str) -> float:
     if not abs(value) <= LARGEST:
         raise BadValue(f"{where} must be finite in single precision, found {cell!r}.")
     return value
-
-
-def _labels(path: Path, cells: list[tuple[str, int]]) -> np.ndarray:
-    """Numbers if all of them are, else names."""
-    try:
-        numbers = [float(cell) for cell, _ in cells]
-    except ValueError:
-        return np.array([cell for cell, _ in cells])
-    for value, (cell, line) in zip(numbers, cells, strict=True):
-        if not math.isfinite(value):
-            raise BadValue(
-                f"{path}, line {line}: the label must be finite, found {cell!r}."
-            )
-    return np.array(numbers, np.float32)
 
 
 def read_npz(path: Path, label: str, client: str | None) -> Table:

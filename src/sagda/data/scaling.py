@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sagda.data.federation import Federation, Table
+
 
 class Moments(NamedTuple):
     """Of one client's rows, or of several clients' together."""
@@ -48,8 +50,19 @@ class Scaling(NamedTuple):
         return cls(total.mean, np.where(deviation > tiny, deviation, 1.0))
 
     @classmethod
+    def of(cls, federation: Federation) -> "Scaling":
+        """From the moments of every client."""
+        features = federation.data.features
+        each = zip(federation.start, federation.size, strict=True)
+        return cls.from_clients(Moments.of(features[a : a + n]) for a, n in each)
+
+    @classmethod
     def none(cls, features: int) -> "Scaling":
         return cls(np.zeros(features), np.ones(features))
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         return (np.asarray(features, np.float64) - self.mean) / self.scale
+
+
+def scaled(table: Table, scaling: Scaling) -> Table:
+    return table._replace(features=scaling(table.features).astype(np.float32))

@@ -18,13 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sagda import check
 from sagda.algorithms import ALGORITHMS
+from sagda.calibration import calibrated
 from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation
 from sagda.data.scaling import Moments, Scaling
 from sagda.engines.run import Run
 from sagda.engines.simulate import DivergenceWarning, simulate
-from sagda.estimators.calibration import calibrated
 from sagda.estimators.clients import (
     check_size,
     client_labels,

@@ -21,8 +21,9 @@ from sagda.federated.files import Journal
 from sagda.federated.letters import Census
 from sagda.federated.status import Status
 from sagda.federated.terms import read_terms, write_terms
-from sagda.folder import as_json, history_csv, model_arrays, summary_of
+from sagda.folder import history_csv, summary_of
 from sagda.history import History
+from sagda.model_files import model_arrays
 
 SERVER = "server"  # the server's own folder in a run's
 FOLDER = "SAGDA_FOLDER"  # how a server's process is told
@@ -154,7 +155,7 @@ def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> No
     split = split_of(conductor.census, list(server.book.members))
     summary = summary_of(runs, server.book.round, split, methods)
     summary["federation"] = facts(server)
-    durable.write(folder / "summary.json", as_json(summary))
+    durable.write(folder / "summary.json", durable.as_json(summary))
 
 
 def split_of(census: dict[str, Census], names: list[str]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ TABLE = "federation"
 PROBLEMS_HERE = ("auc", "dro")
 # What a simulation decides and sites bring with them.
 BROUGHT = (
-    "data", "label", "client_column", "positive", "per_class", "clients", "samples",
-    "partition", "alpha", "split_seed", "dropout", "seeds", "layout", "stream", "grid",
-    "trials",
+    "data", "label", "client_column", "categorical", "standardise", "positive",
+    "per_class", "clients", "samples", "partition", "alpha", "split_seed", "dropout",
+    "seeds", "layout", "stream", "grid", "trials",
 )  # fmt: skip
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -1,0 +1,125 @@
+"""`Scorer`: a trained model of a run folder, for rows of one's own."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from sagda.calibration import Calibration
+from sagda.check import BadValue
+from sagda.data.datasets import binary
+from sagda.data.federation import Table
+from sagda.data.recipe import Recipe
+from sagda.engines.saved import filled
+from sagda.keys import root_key
+from sagda.models import MODELS
+from sagda.problems.auc import AUC
+from sagda.problems.base import Problem
+from sagda.problems.dro import DRO
+
+RECIPE, MODEL = "recipe.json", "model.safetensors"
+SCORED = ("auc", "dro")  # problems whose x scores a row
+BLOCK = 2**16  # rows scored together
+
+
+def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
+    """[rows], in double precision: the same wherever and however many are scored."""
+    with jax.enable_x64(True):
+        wide = lambda a: jnp.asarray(np.asarray(a), jnp.float64)
+        x, score = jax.tree.map(wide, x), jax.jit(problem.score)
+        parts = [
+            np.asarray(score(x, Table(wide(features[i : i + BLOCK]), None)))
+            for i in range(0, len(features), BLOCK)
+        ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+class Scorer(NamedTuple):
+    """A model, and how the rows it scores are made."""
+
+    name: str
+    problem: Problem
+    x: Any
+    recipe: Recipe
+    label: str
+    positive: Any
+    calibration: Calibration
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, algorithm: str | None = None, seed: int | None = None
+    ) -> "Scorer":
+        """The model of a run folder; of several, name the one.
+
+        Args:
+            folder: what `sagda run` or `sagda compare` left.
+            algorithm: which one, where several were compared.
+            seed: which one, where there were several; the first by default.
+        """
+        folder = Path(folder)
+        if not (folder / RECIPE).is_file():
+            raise BadValue(
+                f"{folder} holds no model that scores rows: no {RECIPE}; `sagda run` "
+                f"with problem {' or '.join(SCORED)} makes one."
+            )
+        facts = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        own = chosen(facts["models"], algorithm, seed)
+        name = f"{own['algorithm']}, seed {own['seed']}"
+        if own["calibration"] is None:
+            raise BadValue(f"{folder}: {name} diverged and has no model that scores.")
+        recipe = Recipe.from_json(facts)
+        problem: Problem = DRO(recipe.width, 1)
+        if facts["problem"] == "auc":
+            problem = AUC(MODELS[facts["model"]](recipe.width), 0.5)
+        arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
+        like = jax.eval_shape(problem.init, root_key(0)).x
+        return cls(
+            name,
+            problem,
+            filled(like, arrays, f"{own['begin']}x"),
+            recipe,
+            facts["label"],
+            facts["positive"],
+            Calibration(*own["calibration"]),
+        )
+
+    def scores(self, table: Table) -> np.ndarray:
+        """One number a row of `recipe.read`: the larger, the more like a positive."""
+        return scored(self.problem, self.x, table.features)
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Of the positive class, by the calibration on the training rows."""
+        return 1 / (1 + np.exp(-np.clip(self.calibration(scores), -500, 500)))
+
+    def predict(self, rows: Any, *, label: str | None = None) -> np.ndarray:
+        """Scores of a file's or a frame's rows."""
+        if isinstance(rows, str | Path):
+            return self.scores(self.recipe.read(Path(rows), label, None))
+        return self.scores(self.recipe.frame(rows, label, None))
+
+    def labelled(self, path: Path, label: str | None, client: str | None) -> Table:
+        """A file's rows as the model sees them, their labels as -1 and +1."""
+        table = self.recipe.read(path, label or self.label, client)
+        return binary(table, self.positive)
+
+
+def chosen(
+    models: list[dict[str, Any]], algorithm: str | None, seed: int | None
+) -> dict[str, Any]:
+    """The model that was asked for; the first seed's if none is named."""
+    found = [
+        own
+        for own in models
+        if algorithm in (None, own["algorithm"]) and seed in (None, own["seed"])
+    ]
+    if len({own["algorithm"] for own in found}) != 1:
+        shown = ", ".join(f"{own['algorithm']} (seed {own['seed']})" for own in models)
+        raise BadValue(
+            f"`algorithm` and `seed` must name one of the models {shown}, got "
+            f"{algorithm or 'no algorithm'} and {'no seed' if seed is None else seed}."
+        )
+    return found[0]

@@ -1,0 +1,181 @@
+"""Files and frames of one's own: categories, missing values, a folder of clients."""
+
+import json
+import sys
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+import sagda
+from sagda.check import BadValue
+from sagda.data.columns import MOST, Encoding
+from sagda.data.datasets import from_frame
+from sagda.data.files import read_encoded, read_file
+
+CSV = """age,city,ward,outcome,site
+30,Ulm,1,yes,north
+41.5,Bonn,2,no,south
+50,Ulm,2,no,north
+62,Köln,1,yes,south
+"""
+COLUMNS = {
+    "age": [30.0, 41.5, 50.0, 62.0],
+    "city": ["Ulm", "Bonn", "Ulm", "Köln"],
+    "ward": [1, 2, 2, 1],
+    "outcome": ["yes", "no", "no", "yes"],
+    "site": ["north", "south", "north", "south"],
+}
+OPTIONS = {"label": "outcome", "client": "site", "positive": "yes"}
+NAMES = ["age", "city=Bonn", "city=Köln", "city=Ulm", "ward"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(CSV, encoding="utf-8")
+    return path
+
+
+def parquet(path):
+    import duckdb
+
+    rows = ", ".join(
+        str(tuple(values)) for values in zip(*COLUMNS.values(), strict=True)
+    )
+    names = ", ".join(COLUMNS)
+    duckdb.sql(f"select * from (values {rows}) t({names})").write_parquet(str(path))
+    return path
+
+
+def same(found):
+    table = found.train
+    assert found.encoding.names == NAMES
+    np.testing.assert_array_equal(
+        table.features,
+        np.array(
+            [[30, 0, 0, 1, 1], [41.5, 1, 0, 0, 2], [50, 0, 0, 1, 2], [62, 0, 1, 0, 1]],
+            np.float32,
+        ),
+    )
+    assert table.label.tolist() == [1, -1, -1, 1]
+    assert table.client.tolist() == COLUMNS["site"]
+
+
+def test_every_form_gives_the_same_table(file, tmp_path):
+    same(sagda.load(file, **OPTIONS))
+    same(from_frame(pandas.DataFrame(COLUMNS), **OPTIONS))
+    same(from_frame(polars.DataFrame(COLUMNS), **OPTIONS))
+    same(sagda.load(parquet(tmp_path / "d.parquet"), **OPTIONS))
+
+
+def test_numbers_may_be_categories(file):
+    found = sagda.load(file, categorical=["ward"], **OPTIONS)
+    assert found.encoding.names[-2:] == ["ward=1", "ward=2"]
+    assert found.train.features[:, -2:].tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+    with pytest.raises(BadValue, match="`categorical` must name columns of features"):
+        sagda.load(file, categorical=["wards"], **OPTIONS)
+
+
+def test_a_folder_with_a_file_or_a_folder_for_every_client(tmp_path):
+    head, *lines = CSV.replace(",site", "").splitlines()
+    lines = [line.rpartition(",")[0] for line in lines]
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "a.csv").write_text(f"{head}\n{lines[0]}\n")
+    (tmp_path / "north" / "b.csv").write_text(f"{head}\n{lines[2]}\n")
+    (tmp_path / "south.csv").write_text(f"{head}\n{lines[1]}\n{lines[3]}\n")
+    found = sagda.load(tmp_path, label="outcome", positive="yes")
+    assert found.train.client.tolist() == ["north", "north", "south", "south"]
+    assert found.encoding.names == NAMES
+    assert found.train.features[:, 0].tolist() == [30, 50, 41.5, 62]
+    clients = sagda.partition(found.train, "by-column")
+    assert clients.size.tolist() == [2, 2]
+    # A mistake is named with its file and line.
+    (tmp_path / "south.csv").write_text(f"{head}\n{lines[1]}\n62,,1,yes\n")
+    with pytest.raises(BadValue, match=r"south.csv, line 3: column 'city' has 1 miss"):
+        sagda.load(tmp_path, label="outcome", positive="yes")
+    (tmp_path / "south.csv").write_text(f"{head}\n")
+    with pytest.raises(BadValue, match=r"south.csv must hold a header and at least"):
+        sagda.load(tmp_path, label="outcome", positive="yes")
+    (tmp_path / "south.csv").write_text("age,outcome\n1,yes\n")
+    with pytest.raises(BadValue, match=r"south.csv must have the columns of a.csv"):
+        sagda.load(tmp_path, label="outcome", positive="yes")
+    for path in tmp_path.glob("*.csv"):
+        path.unlink()
+    for path in (tmp_path / "north").glob("*"):
+        path.unlink()
+    with pytest.raises(BadValue, match=r"or a .csv or .parquet file for every client"):
+        sagda.load(tmp_path)
+
+
+def test_an_encoding_is_kept_and_makes_the_same_features(file, tmp_path):
+    table, encoding = read_encoded(file, "outcome", "site")
+    stored = json.loads(json.dumps(encoding.as_json()))
+    assert Encoding.from_json(stored) == encoding
+    # Other order, no label, columns that nobody asked for.
+    fresh = tmp_path / "new.csv"
+    fresh.write_text("note,city,age,ward\nx,Köln,62,1\n", encoding="utf-8")
+    found, _ = read_encoded(fresh, None, None, encoding=encoding)
+    np.testing.assert_array_equal(found.features, table.features[3:])
+    for text, said in {
+        "city,age,ward\nRom,62,1\n": "line 2: column 'city' must have one of the "
+        "values that training saw (Bonn, Köln, Ulm), found 'Rom'.",
+        "city,age\nUlm,62\n": "columns of the training data are not there: ward.",
+        "city,age,ward\nUlm,old,1\n": "line 2: column 'age' must be a number",
+        "city,age,ward\nUlm,,1\n": "line 2: column 'age' has 1 missing values",
+    }.items():
+        fresh.write_text(text, encoding="utf-8")
+        with pytest.raises(BadValue) as error:
+            read_encoded(fresh, None, None, encoding=encoding)
+        assert said in str(error.value)
+
+
+def test_sites_take_numbers_only(file):
+    with pytest.raises(BadValue, match="line 2: column 'city' must be a number"):
+        read_file(file, "outcome", "site")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"age": [30.0, None, 50.0, 62.0]},
+            "the frame, row 1: column 'age' has 1 missing",
+        ),
+        ({"city": [None, "a", "b", None]}, "row 0: column 'city' has 2 missing values"),
+        ({"site": ["a", "b", None, "c"]}, "row 2: column 'site' has 1 missing values"),
+        ({"outcome": ["yes", None, "no", "no"]}, "column 'outcome' has 1 missing"),
+        ({"city": ["1", "2", "x", "3"]}, "if it is a category, name it in"),
+        (
+            {"age": [1e300, 1.0, 2.0, 3.0]},
+            "column 'age' must be finite in single precision",
+        ),
+    ],
+)
+@pytest.mark.parametrize("make", [pandas.DataFrame, polars.DataFrame])
+def test_mistakes_in_frames(make, change, said):
+    with pytest.raises(BadValue) as error:
+        from_frame(make(COLUMNS | change), **OPTIONS)
+    assert said in str(error.value)
+
+
+def test_too_many_values_and_no_frame():
+    many = {"name": [f"n{i}" for i in range(MOST + 1)], "label": [0.0, 1] * (MOST // 2)}
+    many["label"].append(0.0)
+    with pytest.raises(BadValue, match="at most 1000 different values"):
+        from_frame(pandas.DataFrame(many))
+    with pytest.raises(TypeError, match="must be a pandas or polars frame"):
+        from_frame([1, 2])
+    with pytest.raises(BadValue, match="must hold at least one row"):
+        from_frame(pandas.DataFrame({"a": [], "label": []}))
+
+
+def test_parquet_without_its_extra_and_a_broken_one(tmp_path, monkeypatch):
+    path = tmp_path / "d.parquet"
+    path.write_bytes(b"no")
+    with pytest.raises(BadValue, match="is not a Parquet file"):
+        sagda.load(path)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(BadValue, match=r"pip install 'sagda\[parquet\]'"):
+        sagda.load(path)
