@@ -8,7 +8,7 @@ WORKERS ?= 2
 RIVALS := .venv-bench
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-all lint docs bench wheel data licences clean
+.PHONY: demo test test-all lint docs bench wheel pictures data licences clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
@@ -55,6 +55,9 @@ wheel: $(READY)
 
 licences: $(READY)  ## what an installation brings with it, and under which licences
 	$(BIN)/python scripts/licences.py
+
+pictures: $(READY)  ## the tutorials' pictures, by running their programs
+	$(BIN)/python scripts/tutorials.py
 
 data: $(READY)  ## rebuild the embedded a9a from the UCI Adult files
 	$(BIN)/python scripts/build_a9a.py

@@ -16,16 +16,29 @@ def programs(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
+TUTORIALS = ("hospitals", "from-csv", "choosing-rates")
+
+
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES[1:] if programs(p)], ids=lambda page: page.stem
+    "page",
+    [
+        pytest.param(p, marks=pytest.mark.slow if p.stem in TUTORIALS else ())
+        for p in PAGES[1:]
+        if programs(p)
+    ],
+    ids=lambda page: page.stem,
 )
-def test_the_programs_of_a_page_run(page, capsys):
+def test_the_programs_of_a_page_run(page, capsys, tmp_path, monkeypatch):
     """One after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}
     with jax.numpy_rank_promotion("allow"):
         for program in programs(page):
             exec(compile(program, str(page), "exec"), names)
     assert capsys.readouterr().out.strip()
+    if page.stem in TUTORIALS:
+        assert (tmp_path / f"{page.stem}.png").is_file()
+        assert (ROOT / "docs" / "images" / f"tutorial-{page.stem}.png").is_file()
 
 
 @pytest.mark.slow

@@ -99,14 +99,16 @@ def charts(found: Evaluation) -> dict[str, Any]:
     share = found.positives / found.rows
 
     def one(points: list, guide: list, x: str, y: str, dots: bool) -> Any:
-        data = lambda some: alt.InlineData(values=[{"x": a, "y": b} for a, b in some])
+        data = lambda some: alt.InlineData(
+            values=[{"x": a, "y": b, "i": i} for i, (a, b) in enumerate(some)]
+        )
         axes = {
             "x": alt.X("x:Q", title=x, scale=alt.Scale(domain=[0, 1])),
             "y": alt.Y("y:Q", title=y, scale=alt.Scale(domain=[0, 1])),
         }
         curve = alt.Chart(data(points)).encode(**axes)
         kind = {"strokeWidth": 2, "color": "#0072B2", "point": dots}
-        line = curve.mark_line(**kind).encode(order="x:Q")
+        line = curve.mark_line(**kind).encode(order="i:Q")
         said = alt.Chart(data(guide)).mark_line(color="#888888", strokeDash=[4, 4])
         return (said.encode(**axes) + line).properties(width=250, height=250)
 

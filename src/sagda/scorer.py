@@ -101,9 +101,11 @@ class Scorer(NamedTuple):
             return self.scores(self.recipe.read(Path(rows), label, None))
         return self.scores(self.recipe.frame(rows, label, None))
 
-    def labelled(self, path: Path, label: str | None, client: str | None) -> Table:
+    def labelled(
+        self, path: str | Path, label: str | None = None, client: str | None = None
+    ) -> Table:
         """A file's rows as the model sees them, their labels as -1 and +1."""
-        table = self.recipe.read(path, label or self.label, client)
+        table = self.recipe.read(Path(path), label or self.label, client)
         return binary(table, self.positive)
 
 
