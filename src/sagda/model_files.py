@@ -83,12 +83,14 @@ def models(experiment: Experiment, runs: dict[str, Run]) -> list[dict[str, Any]]
     held, label = experiment.federation, experiment.federation.data.label > 0
     step = 1 + len(label) // CALIBRATED
     owners = [rows[::step] for rows in np.split(np.arange(len(label)), held.start[1:])]
+    features = held.data.features[np.concatenate(owners)]
+    ends = np.cumsum([len(own) for own in owners])[:-1]
     found = []
     for place, z in places(runs):
-        rows = [held.data.features[own] for own in owners]
-        parts = [scored(experiment.problem, z.x, features) for features in rows]
+        scores = scored(experiment.problem, z.x, features)
+        parts = np.split(scores, ends)
         numbers = None
-        if all(np.isfinite(scores).all() for scores in parts):
+        if np.isfinite(scores).all():
             labels = [label[own] for own in owners]
             numbers = list(calibrated(list(zip(parts, labels, strict=True))))
         found.append(place._asdict() | {"calibration": numbers})

@@ -26,13 +26,18 @@ SCORED = ("auc", "dro")  # problems whose x scores a row
 BLOCK = 2**16  # rows scored together
 
 
+@jax.jit
+def score(problem: Problem, x: Any, rows: Table) -> Any:
+    return problem.score(x, rows)
+
+
 def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
     """[rows], in double precision: the same wherever and however many are scored."""
     with jax.enable_x64(True):
         wide = lambda a: jnp.asarray(np.asarray(a), jnp.float64)
-        x, score = jax.tree.map(wide, x), jax.jit(problem.score)
+        x = jax.tree.map(wide, x)
         parts = [
-            np.asarray(score(x, Table(wide(features[i : i + BLOCK]), None)))
+            np.asarray(score(problem, x, Table(wide(features[i : i + BLOCK]), None)))
             for i in range(0, len(features), BLOCK)
         ]
     return np.concatenate(parts) if parts else np.zeros(0)
