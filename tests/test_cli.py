@@ -230,7 +230,7 @@ def test_data_and_list_describe(capsys):
     assert "train: 32561 rows, 123 features; -1: 24720 (75.9%), 1: 7841 (24.1%)" in out
     Path("d.csv").write_text("a,site,label\n1,x,1\n2,y,0\n3,y,0\n")
     code, out, _ = sagda("data", "d.csv", "--client-column", "site", capsys=capsys)
-    assert "2 clients of 1 to 2 rows" in out
+    assert "2 clients of 1 to 2 rows, 2 of them with one class only" in out
     code, out, _ = sagda("list", "--json", capsys=capsys)
     parts = json.loads(out)
     assert set(parts) == {"algorithms", "problems", "data", "partitions"}

@@ -115,7 +115,7 @@ def test_clients_sums_give_the_simulators_columns(kind, share, clients):
     problem = sagda.DRO.of(clients) if kind == "dro" else sagda.AUC.of(clients)
     plan = plan_of("fsgda", problem)
     server = coordinator(plan, InProcess(plan, clients))
-    found = evaluate(server, share)
+    found = evaluate(server, share).columns
     run = simulated(plan, clients, 1)
     phi = {"grad_phi_sq", "phi", "gap"}
     assert phi <= set(found) or (kind == "dro" and not share)

@@ -3,14 +3,17 @@
 import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
 import sagda
 from conftest import flat, uneven_table
 from sagda.algorithms import ALGORITHMS
+from sagda.calibration import calibrated
 from sagda.check import BadValue
 from sagda.config import Config
+from sagda.data.scaling import Scaling, scaled
 from sagda.experiment import method_of
 from sagda.federated import conductor as conducting
 from sagda.federated import lead as leading
@@ -19,7 +22,10 @@ from sagda.federated.conductor import NoClients, rows_of
 from sagda.federated.desk import LEAVING, MODEL, Desk
 from sagda.federated.files import Journal
 from sagda.federated.lead import lead
+from sagda.federated.letters import Census
+from sagda.protocol.wire import Refused
 from sagda.results import read_results
+from sagda.scorer import Scorer, scored
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -436,6 +442,56 @@ def test_the_only_member_may_leave(clients, tmp_path):
     assert not kept.book.members
     assert not list((folder / "server").glob("member-*"))
     assert all(finding.holds for finding in replays.verify(kept, {}))
+
+
+def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
+    clients = uneven_table([12] * CLIENTS)
+    wild = (7 * clients.data.features + 3).astype(np.float32)
+    clients = clients._replace(data=clients.data._replace(features=wild))
+    desks = desks_of(clients, tmp_path)
+    folder = run_in(tmp_path, desks, standardise=True)
+    kept = replays.read_kept(folder)
+    scaling = Scaling.of(clients)
+    np.testing.assert_allclose(kept.terms.mean, scaling.mean, rtol=1e-8)
+    np.testing.assert_allclose(kept.terms.scale, scaling.scale, rtol=1e-8)
+    seen = clients._replace(data=scaled(clients.data, scaling))
+    run = simulated(seen, "sagda-i", 3)
+    assert np.allclose(flat(kept.book.state.z), flat(run.carry.state.z), rtol=1e-6)
+    assert "[]" in json.dumps(Journal(folder / "server").manifest()["census"]["site-0"])
+    rows = {desk.name: desk for desk in desks}
+    assert replays.same_state(replays.replay(kept, rows), kept.book)
+    server, site = Scorer.load(folder), Scorer.load(desks[1].state)
+    file = tmp_path / "site-1.npz"
+    np.testing.assert_array_equal(
+        server.predict(file, label="label"), site.predict(file, label="label")
+    )
+    x = jax.tree.map(lambda a: a[0], run.z).x
+    alike = scored(kept.plan.problem, x, seen.data.features)
+    np.testing.assert_allclose(
+        site.predict(file, label="label"), alike[12:24], rtol=1e-5, atol=1e-6
+    )
+    assert server.calibration == site.calibration
+    parts = [(alike, clients.data.label > 0)]
+    np.testing.assert_allclose(server.calibration, calibrated(parts), rtol=1e-3)
+
+
+def test_moments_that_no_rows_have_are_refused():
+    good = Census("a", 20, 3, 2, False, (0.5, 1.0), (3.0, 4.0))
+    assert flower.unfit(good) is None
+    for bad in (
+        good._replace(mean=(0.5,)),
+        good._replace(squares=(3.0, -1.0)),
+        good._replace(mean=(float("nan"), 1.0)),
+        good._replace(mean=()),
+    ):
+        assert "moments that no rows have" in (flower.unfit(bad) or ("", ""))[1]
+
+
+def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
+    (desk, *_) = desks_of(clients, tmp_path)
+    assert desk.census().mean == ()
+    with pytest.raises(Refused, match="10 rows at least"):
+        desk.census(moments=True)
 
 
 def test_who_is_not_drawn_is_not_absent(clients, tmp_path):

@@ -115,7 +115,7 @@ def check_total(server):
 
 def error(server):
     """||grad Phi||^2 over all sites, as they truly are."""
-    return evaluate(server)["grad_phi_sq"]
+    return evaluate(server).columns["grad_phi_sq"]
 
 
 def refused(server):

@@ -9,7 +9,9 @@ import numpy as np
 
 from sagda import durable
 from sagda.calibration import calibrated
+from sagda.config import Config
 from sagda.core import Point
+from sagda.data.recipe import Recipe
 from sagda.engines.run import Run
 from sagda.engines.saved import named
 from sagda.experiment import Experiment
@@ -66,16 +68,29 @@ def keep_recipe(experiment: Experiment, runs: dict[str, Run], folder: Path) -> N
     if experiment.recipe is None or config.problem not in SCORED:
         return
     origin = data.label if data.origin is None else data.origin
-    facts = {
+    positive = origin[data.label > 0][0].item()
+    found = models(experiment, runs)
+    facts = recipe_of(config, config.label, positive, found, experiment.recipe)
+    durable.write(folder / RECIPE, durable.as_json(facts))
+
+
+def recipe_of(
+    config: Config,
+    label: str,
+    positive: Any,
+    models: list[dict[str, Any]],
+    recipe: Recipe,
+) -> dict[str, Any]:
+    """What recipe.json holds."""
+    return {
         "schema": 1,
         "problem": config.problem,
         "model": config.model,
-        "label": config.label,
-        "positive": origin[data.label > 0][0].item(),
-        "models": models(experiment, runs),
-        **experiment.recipe.as_json(),
+        "label": label,
+        "positive": positive,
+        "models": models,
+        **recipe.as_json(),
     }
-    durable.write(folder / RECIPE, durable.as_json(facts))
 
 
 def models(experiment: Experiment, runs: dict[str, Run]) -> list[dict[str, Any]]:

@@ -75,7 +75,10 @@ class Scorer(NamedTuple):
         own = chosen(facts["models"], algorithm, seed)
         name = f"{own['algorithm']}, seed {own['seed']}"
         if own["calibration"] is None:
-            raise BadValue(f"{folder}: {name} diverged and has no model that scores.")
+            raise BadValue(
+                f"{folder}: {name} has no model that scores: it diverged, or it was "
+                "not measured at the end."
+            )
         recipe = Recipe.from_json(facts)
         problem: Problem = DRO(recipe.width, 1)
         if facts["problem"] == "auc":

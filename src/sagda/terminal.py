@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 from sagda.algorithms import ALGORITHMS
 from sagda.config import Config
 from sagda.data.datasets import DATASETS, load
-from sagda.data.federation import Federation
+from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS
 from sagda.engines import run as runs
 from sagda.experiment import options_of
@@ -154,40 +154,67 @@ def show_split(
         print(f"picture: {picture}")
 
 
+LISTED = 20  # clients shown one by one
+
+
 def show_data(name: str, options: dict[str, Any], json: bool) -> None:
     dataset = load(name, **options)
     out: dict[str, Any] = {"name": dataset.name}
     for part, table in (("train", dataset.train), ("test", dataset.test)):
-        if table is None:
-            continue
-        classes, counts = np.unique(table.label, return_counts=True)
-        described = {
-            "rows": len(table.label),
-            "features": int(table.features.shape[1]),
-            "classes": {f"{c:g}": int(n) for c, n in zip(classes, counts, strict=True)},
-        }
-        if table.client is not None:
-            _, sizes = np.unique(table.client, return_counts=True)
-            described["clients"] = len(sizes)
-            described["smallest_client"] = int(sizes.min())
-            described["largest_client"] = int(sizes.max())
-        out[part] = described
+        if table is not None:
+            out[part] = described(table)
     if json:
         print(json_module.dumps(out))
         return
-    for part, described in out.items():
-        if isinstance(described, dict):
-            total = described["rows"]
-            shares = ", ".join(
-                f"{c}: {n} ({n / total:.1%})" for c, n in described["classes"].items()
-            )
-            print(f"{part}: {total} rows, {described['features']} features; {shares}")
-            if "clients" in described:
-                print(
-                    f"  {described['clients']} clients of "
-                    f"{described['smallest_client']} to {described['largest_client']} "
-                    "rows"
-                )
+    for part, facts in out.items():
+        if isinstance(facts, dict):
+            show_part(part, facts)
+
+
+def described(table: Table) -> dict[str, Any]:
+    """Rows, features, classes as the data name them, and what every client holds."""
+    label = np.asarray(table.label if table.origin is None else table.origin)
+    shown = lambda c: f"{c:g}" if label.dtype.kind in "fiub" else str(c)
+    classes, place = np.unique(label, return_inverse=True)
+    counts = np.bincount(place, minlength=len(classes)).tolist()
+    facts: dict[str, Any] = {
+        "rows": len(label),
+        "features": int(table.features.shape[1]),
+        "classes": {shown(c): n for c, n in zip(classes, counts, strict=True)},
+    }
+    if table.client is not None:
+        names, owner = np.unique(table.client, return_inverse=True)
+        held = np.zeros((len(names), len(classes)), int)
+        np.add.at(held, (owner, place), 1)
+        facts["clients"] = {
+            str(name): dict(zip(facts["classes"], own.tolist(), strict=True))
+            for name, own in zip(names, held, strict=True)
+        }
+    return facts
+
+
+def show_part(part: str, facts: dict[str, Any]) -> None:
+    total, classes = facts["rows"], facts["classes"]
+    shares = ", ".join(f"{c}: {n} ({n / total:.1%})" for c, n in classes.items())
+    print(f"{part}: {total} rows, {facts['features']} features; {shares}")
+    clients: dict[str, dict[str, int]] = facts.get("clients", {})
+    if not clients:
+        return
+    sizes = {name: sum(held.values()) for name, held in clients.items()}
+    alone = sum(max(held.values()) == sizes[name] for name, held in clients.items())
+    low, high = min(sizes.values()), max(sizes.values())
+    print(
+        f"  {len(clients)} clients of {low} to {high} rows, "
+        f"{alone} of them with one class only"
+    )
+    rows = RichTable("client", "rows", *(f"class {c}" for c in classes), box=None)
+    largest = sorted(clients, key=lambda name: -sizes[name])[:LISTED]
+    for name in largest:
+        held = (str(n) for n in clients[name].values())
+        rows.add_row(name, str(sizes[name]), *held)
+    Console().print(rows)
+    if len(clients) > LISTED:
+        print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -125,6 +126,7 @@ class GridSites:
         self.grid, self.timeout, self.register = grid, timeout, register
         self.tell: Callable[..., None] = lambda what, **details: None
         self.framing = 0
+        self.moments = False
         self.largest = FIRST  # bytes of a reply, until the run is settled
         self.threads = ThreadPoolExecutor(AT_ONCE)
         self.pulls: dict[str, Future] = {}  # by message id
@@ -161,7 +163,7 @@ class GridSites:
         self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
-        hello = lambda: Letter(Hello(secrets.token_hex(16)))
+        hello = lambda: Letter(Hello(secrets.token_hex(16), self.moments))
         self.push([(f"?{node}", node, hello()) for node in sorted(new)])
 
     def push(self, post: list[tuple[str, int, Letter]]) -> list[str]:
@@ -319,6 +321,11 @@ def unfit(note: Any) -> Refusal | None:
     sizes = 1 <= note.rows < 2**31 and 1 <= note.features < 2**31
     if not sizes or not 0 <= note.positives <= note.rows:
         return Refusal("census", f"{note.name} has no rows to speak of.")
+    for column, low in ((note.mean, -np.inf), (note.squares, 0)):
+        told = np.asarray(column, np.float64)
+        fine = np.isfinite(told).all() and (told >= low).all()
+        if not fine or len(told) != (note.features if note.mean else 0):
+            return Refusal("census", f"{note.name} told moments that no rows have.")
     return None
 
 

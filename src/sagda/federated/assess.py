@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sagda.calibration import calibrated
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.engines.setup import numbers, on_device
@@ -216,6 +217,20 @@ def at_best(mean: Any) -> dict[str, float]:
     y = (below - above) / (2 * bend)
     grad = jax.tree.map(lambda g: g[0] + y * (g[1] - g[0]), mean["grad"])
     return {"phi": polynomial(mean["f"])(y), "grad_phi_sq": float(norm_sq(grad))}
+
+
+def calibration_of(counts: list[list[np.ndarray]]) -> list[float] | None:
+    """Slope and offset, from the clients' counts by score; none if scores are not."""
+    parts = []
+    for score, positive, negative in counts:
+        ordered = (score << (32 - BITS)).astype(np.int32)
+        word = np.where(ordered < 0, np.int32(-(2**31)) - ordered, ordered)
+        value = word.view(np.float32).astype(np.float64)
+        if not np.isfinite(value).all():
+            return None
+        parts.append((np.repeat(value, positive), np.ones(positive.sum(), bool)))
+        parts.append((np.repeat(value, negative), np.zeros(negative.sum(), bool)))
+    return list(calibrated(parts))
 
 
 def pooled_auc(counts: list[list[np.ndarray]]) -> float:

@@ -13,12 +13,14 @@ from sagda.config import Config
 from sagda.costs import PhaseCost, cost
 from sagda.data.datasets import load
 from sagda.data.federation import Table
+from sagda.data.scaling import scaled
+from sagda.federated import assess
 from sagda.federated.coordinator import Coordinator, first_book
 from sagda.federated.evaluate import evaluate
 from sagda.federated.files import Journal, parts_of
 from sagda.federated.letters import Bye, Census, Letter, Transport
 from sagda.federated.plan import Plan, Specs, on_host
-from sagda.federated.terms import Options, Terms
+from sagda.federated.terms import WIDEST, Options, Terms
 from sagda.metrics import auc
 from sagda.protocol.server import Book
 
@@ -34,6 +36,7 @@ class Sites(Transport, Protocol):
 
     timeout: float  # seconds that an exchange may take
     largest: int  # bytes that an answer may have
+    moments: bool  # whether introductions are to tell the features' moments
     tell: Callable[..., None]  # is told what happens beside exchanges
 
     def arrivals(self) -> list[Census]:
@@ -78,7 +81,7 @@ class Conductor:
         self.config, self.options, self.journal = config, options, journal
         self.sites, self.name, self.clock = sites, name, clock
         self.tell, self.sleep = tell, sleep
-        sites.tell = tell
+        sites.tell, sites.moments = tell, False
         self.census: dict[str, Census] = {}
         self.gone: set[str] = set()  # who wanted to leave before the beginning
         self.here: set[str] = set()  # who has introduced itself since this start
@@ -126,6 +129,7 @@ class Conductor:
     def begun(self) -> Coordinator:
         """A new run, once enough sites are there."""
         started = time.monotonic()
+        self.sites.moments = bool(self.config.standardise)
         while len(self.census) < self.options.sites:
             for site in self.sites.arrivals():
                 self.count(site)
@@ -138,6 +142,8 @@ class Conductor:
             if len(self.census) < self.options.sites:
                 self.sleep(0.25)
         terms = Terms.settle(self.config, list(self.census.values()))
+        self.sites.moments = False
+        self.census = {name: site.counts for name, site in self.census.items()}
         plan = terms.plan(self.name)
         book = first_book(plan, self.census)
         return self.coordinator(terms, plan, book)
@@ -150,14 +156,24 @@ class Conductor:
             self.census.pop(site.name, None)
             self.here.discard(site.name)
             self.gone.add(site.name)
-        elif site.features != width or site.rows > self.options.max_rows:
-            text = f"{site.name} has {site.features} features, the others {width}"
-            if site.features == width:
-                text = f"{site.name} says it has {site.rows} rows, above `max_rows`"
+        elif why := self.unfit(site, width):
+            text = f"{site.name} {why}"
             self.tell("refused", name=site.name, code="census", text=text)
         else:
             self.census[site.name] = site
             self.here.add(site.name)
+
+    def unfit(self, site: Census, width: int) -> str | None:
+        """Why a site cannot be there from the beginning, if so."""
+        if site.features != width:
+            return f"has {site.features} features, the others {width}"
+        if site.rows > self.options.max_rows:
+            return f"says it has {site.rows} rows, above `max_rows`"
+        if self.config.standardise and width > WIDEST:
+            return f"has {width} features, `standardise` takes up to {WIDEST}"
+        if self.config.standardise and not site.mean:
+            return "did not tell the moments that `standardise` needs"
+        return None
 
     def resumed(self) -> Coordinator:
         """Where the journal ends."""
@@ -248,7 +264,7 @@ class Conductor:
                 if why:
                     self.tell("refused", name=name, code="census", text=f"{name} {why}")
                     continue
-                self.census[name], self.rows[name] = site, site.rows
+                self.census[name], self.rows[name] = site.counts, site.rows
                 self.journal.facts["census"] = self.stored_census
                 server.server.join(name)
                 self.tell("joined", name=name)
@@ -268,9 +284,8 @@ class Conductor:
         """Tell sites that it is over for them; the model is theirs, too."""
         book = server.book
         model = server.specs.point.pack(on_host(book.state.z))
-        bye = Letter(
-            Bye(book.run, book.config, book.round, reason, model), 0, server.terms
-        )
+        told = book.run, book.config, book.round, reason, model
+        bye = Letter(Bye(*told, calibration_in(self.journal)), 0, server.terms)
         self.sites.timeout = min(self.sites.timeout, PARTING)
         for _ in self.sites.exchange(dict.fromkeys(names, bye)):
             pass
@@ -285,20 +300,26 @@ class Conductor:
             return
         if any(row["round"] == t for row in rows_of(self.journal)):
             return
-        seen = evaluate(server, self.options.share_losses)
+        seen, counts = evaluate(server, self.options.share_losses)
         if not seen:
             return
         if self.test is not None:
             seen |= self.tested(server)
         row = server.ledger.columns(t, self.costs, self.opening) | seen
-        server.note({"row": row})
+        noted: dict[str, Any] = {"row": row}
+        if t == self.config.rounds and None not in counts:
+            noted["calibration"] = assess.calibration_of(counts)
+        server.note(noted)
         self.tell("measured", row=row)
 
     def tested(self, server: Coordinator) -> dict[str, float]:
         """The test rows that the server has itself."""
         problem, z = server.plan.problem, server.book.state.z
         assert self.test is not None
-        scores = np.asarray(problem.score(z.x, self.test))
+        scaling, rows = self.terms.scaling, self.test
+        if scaling is not None:
+            rows = scaled(rows, scaling)
+        scores = np.asarray(problem.score(z.x, rows))
         return {"auc_test": auc(scores, np.asarray(self.test.label))}
 
 
@@ -311,6 +332,12 @@ def largest_reply(specs: Specs, rows: Mapping[str, int]) -> int:
 def rows_of(journal: Journal) -> list[dict[str, Any]]:
     """The rows of the history that were committed."""
     return [record["row"] for record in journal.records() if "row" in record]
+
+
+def calibration_in(journal: Journal) -> list[float] | None:
+    """Of the last model, if it was measured."""
+    rows = [record for record in journal.records() if "row" in record]
+    return rows[-1].get("calibration") if rows else None
 
 
 def differences(then: Config, now: Config) -> list[str]:

@@ -15,6 +15,7 @@ from sagda import check, durable
 from sagda.check import BadValue
 from sagda.data.federation import Federation, Table
 from sagda.data.files import read_file, read_folder
+from sagda.data.scaling import Moments, Scaling, scaled
 from sagda.experiment import as_number
 from sagda.federated.identity import Signer, check_name
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
@@ -24,9 +25,11 @@ from sagda.federated.site import Site
 from sagda.federated.terms import Terms
 from sagda.protocol.messages import Instruction
 from sagda.protocol.wire import Refused
+from sagda.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
 SITE = "site.json"
+FEWEST = 10  # rows of a site that tells its moments
 
 
 class Desk(NamedTuple):
@@ -85,43 +88,71 @@ class Desk(NamedTuple):
         """The answer to any letter; a failure stays here, but for its kind."""
         note = letter.note
         if isinstance(note, Hello):
-            return Letter(self.census())
-        plan, specs = agreed(letter.terms, note.run)
+            return Letter(self.census(note.moments))
+        plan, specs, scaling = agreed(letter.terms, note.run)
         if note.config != plan.config:
             raise Refused("site", "terms that are not the configuration's.")
         if isinstance(note, Instruction) and note.together < self.least:
             raise Refused("alone", f"fewer than {self.least} sites answer together.")
         if isinstance(note, Bye):
-            self.farewell(note, specs)
+            self.farewell(note, specs, Terms.read(letter.terms))
             return Letter(Thanks(note.run, note.config))
         shelf = Shelf(self.state, note.run, specs)
         draw = lambda: secrets.randbits(128)
-        site = Site(plan, self.rows(), shelf.load(), shelf.save, draw, specs)
+        site = Site(plan, self.rows(scaling), shelf.load(), shelf.save, draw, specs)
         answer = site.handle(letter)
         return answer or Letter(Fault("ignored", "a letter that was overtaken."))
 
-    def census(self) -> Census:
+    def census(self, moments: bool = False) -> Census:
+        """Who this is; the moments of its features only if they hide single rows."""
         rows = self.rows().data
         durable.private(self.state)
         durable.write(self.state / SITE, json.dumps(self.settings) + "\n")
         positives = int((rows.label > 0).sum())
         leaving = (self.state / LEAVING).exists()
         count, width = rows.features.shape
-        return Census(self.name, count, positives, width, leaving)
+        found = Census(self.name, count, positives, width, leaving)
+        if not moments or leaving:
+            return found
+        if count < FEWEST:
+            raise Refused("site", f"moments need {FEWEST} rows at least.")
+        _, mean, squares = Moments.of(rows.features)
+        return found._replace(
+            mean=tuple(mean.tolist()), squares=tuple(squares.tolist())
+        )
 
-    def farewell(self, note: Bye, specs: Specs) -> None:
-        """Keep the model, and the word that it is over."""
+    def farewell(self, note: Bye, specs: Specs, terms: Terms) -> None:
+        """Keep the model, what scoring needs, and the word that it is over."""
         z = specs.point.unpack(note.model)
         from sagda.engines.saved import named
 
         arrays = named(z.x, "x") | named(z.y, "y")
         durable.private(self.state)
         durable.write(self.state / MODEL, safetensors.numpy.save(arrays))
+        positive = as_number(self.positive or "1")
+        recipe = terms.recipe(self.label, positive, note.calibration)
+        durable.write(self.state / RECIPE, durable.as_json(recipe))
         said = {"run": note.run, "round": note.round, "reason": note.reason}
         durable.write(self.state / FAREWELL, json.dumps(said) + "\n")
 
-    def rows(self) -> Federation:
+    def rows(self, scaling: Scaling | None = None) -> Federation:
         """This site's rows, read once and kept as columns that can be mapped."""
+        folder = self.columns()
+        if scaling is not None:
+            name = durable.digest(np.stack(scaling).tobytes())[:16]
+            other = folder.with_name(f"{folder.name}-{name}")
+            if not other.exists():
+                for old in self.state.glob(f"{folder.name}-*"):
+                    shutil.rmtree(old)
+                table = read_folder(folder, "label", None)
+                write_columns(other, scaled(table, scaling))
+            folder = other
+        table = read_folder(folder, "label", None)
+        count = len(table.label)
+        return Federation.of(table, np.arange(count), np.array([count]))
+
+    def columns(self) -> Path:
+        """The folder with the columns of the file as it is now."""
         path = Path(self.data)
         try:
             found = path.stat()
@@ -136,15 +167,14 @@ class Desk(NamedTuple):
             for old in self.state.glob("rows-*"):
                 shutil.rmtree(old)
             write_columns(folder, table)
-        table = read_folder(folder, "label", None)
-        count = len(table.label)
-        return Federation.of(table, np.arange(count), np.array([count]))
+        return folder
 
 
 @cache
-def agreed(terms: str, run: str) -> tuple[Plan, Specs]:
-    plan = Terms.read(terms).plan(run)
-    return plan, Specs.of(plan)
+def agreed(terms: str, run: str) -> tuple[Plan, Specs, Scaling | None]:
+    found = Terms.read(terms)
+    plan = found.plan(run)
+    return plan, Specs.of(plan), found.scaling
 
 
 def signed(table: Table, positive: str | None) -> Table:

@@ -1,6 +1,6 @@
 """One more phase: the columns of a history row, measured by the clients."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,8 +13,18 @@ from sagda.federated.plan import on_host
 from sagda.protocol.wire import Refused
 
 
-def evaluate(server: Coordinator, share_losses: bool = False) -> dict[str, float]:
-    """What all members that answer see at the present point; empty if none does.
+class Measured(NamedTuple):
+    """What an evaluation found."""
+
+    columns: dict[str, float]  # of a history row; none if nobody answered
+    counts: list[Any]  # of every client that answered, by score
+
+
+NOTHING = Measured({}, [])
+
+
+def evaluate(server: Coordinator, share_losses: bool = False) -> Measured:
+    """What all members that answer see at the present point.
 
     Phi takes a second exchange where clients must learn y* first; for DRO the first one
     sends the losses of single rows, so it is done only if `share_losses`.
@@ -23,7 +33,7 @@ def evaluate(server: Coordinator, share_losses: bool = False) -> dict[str, float
     question = assess.question_of(problem, share_losses)
     replies = ask(server, question, z, list(server.book.members))
     if not replies:
-        return {}
+        return NOTHING
     outer = None
     if question == "sums":
         with jax.enable_x64(True):
@@ -33,8 +43,9 @@ def evaluate(server: Coordinator, share_losses: bool = False) -> dict[str, float
         outer = ask(server, "point", best, list(replies))
         replies = {name: replies[name] for name in outer}
         if not replies:
-            return {}
-    return assess.columns_of(z, question, replies, outer)
+            return NOTHING
+    columns = assess.columns_of(z, question, replies, outer)
+    return Measured(columns, [counts for _, counts in replies.values()])
 
 
 def ask(

@@ -15,7 +15,13 @@ from sagda.check import BadKind, BadValue
 from sagda.core import Point
 from sagda.devices import keep_programs
 from sagda.federated.audit import Audit
-from sagda.federated.conductor import Conductor, NoClients, Sites, rows_of
+from sagda.federated.conductor import (
+    Conductor,
+    NoClients,
+    Sites,
+    calibration_in,
+    rows_of,
+)
 from sagda.federated.coordinator import Coordinator
 from sagda.federated.files import Journal
 from sagda.federated.letters import Census
@@ -24,6 +30,7 @@ from sagda.federated.terms import read_terms, write_terms
 from sagda.folder import history_csv, summary_of
 from sagda.history import History
 from sagda.model_files import model_arrays
+from sagda.scorer import RECIPE
 
 SERVER = "server"  # the server's own folder in a run's
 FOLDER = "SAGDA_FOLDER"  # how a server's process is told
@@ -151,6 +158,9 @@ def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> No
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": "1"})
     durable.write(folder / "model.safetensors", model)
+    calibration = calibration_in(conductor.journal)
+    recipe = conductor.terms.recipe("label", 1, calibration)
+    durable.write(folder / RECIPE, durable.as_json(recipe))
     methods = {name: server.plan.method}
     split = split_of(conductor.census, list(server.book.members))
     summary = summary_of(runs, server.book.round, split, methods)

@@ -38,6 +38,7 @@ class Hello(NamedTuple):
     """From the server: who are you?"""
 
     nonce: str  # no two are alike, so that no answer fits twice
+    moments: bool = False  # with the moments of your features, to standardise them
 
 
 class Census(NamedTuple):
@@ -48,6 +49,13 @@ class Census(NamedTuple):
     positives: int
     features: int
     leaving: bool = False
+    mean: tuple[float, ...] = ()  # of every feature, if asked for
+    squares: tuple[float, ...] = ()  # sums of squared distances from the mean
+
+    @property
+    def counts(self) -> "Census":
+        """Without the moments, which nobody needs once the run is settled."""
+        return self._replace(mean=(), squares=())
 
 
 class Bye(NamedTuple):
@@ -58,6 +66,7 @@ class Bye(NamedTuple):
     round: int
     reason: str
     model: Any
+    calibration: list[float] | None = None  # slope and offset, once they are known
 
 
 class Thanks(NamedTuple):

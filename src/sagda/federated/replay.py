@@ -147,7 +147,7 @@ class Again:
                     f"the rows of {name} are needed to compute the run anew; name its "
                     "folder with --sites."
                 )
-            rows = self.desks[name].rows()
+            rows = self.desks[name].rows(self.kept.terms.scaling)
             save = lambda cache: None
             self.sites[name] = Site(self.kept.plan, rows, Cache(), save, self.nonce)
         return self.sites[name]

@@ -4,16 +4,20 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sagda import check, durable
 from sagda import config as configs
 from sagda.check import BadValue
 from sagda.config import Config, Count
+from sagda.data.recipe import Recipe
+from sagda.data.scaling import Moments, Scaling
 from sagda.experiment import method_of, options_of, resolve
 from sagda.federated.filters import COORDINATES, FILTERS, least
 from sagda.federated.letters import Census
 from sagda.federated.plan import Plan
+from sagda.model_files import Place, recipe_of
 from sagda.models import MODELS
 from sagda.problems import PROBLEMS
 from sagda.problems.auc import AUC
@@ -24,10 +28,11 @@ TABLE = "federation"
 PROBLEMS_HERE = ("auc", "dro")
 # What a simulation decides and sites bring with them.
 BROUGHT = (
-    "data", "label", "client_column", "categorical", "standardise", "positive",
-    "per_class", "clients", "samples", "partition", "alpha", "split_seed", "dropout",
-    "seeds", "layout", "stream", "grid", "trials",
+    "data", "label", "client_column", "categorical", "positive", "per_class",
+    "clients", "samples", "partition", "alpha", "split_seed", "dropout", "seeds",
+    "layout", "stream", "grid", "trials",
 )  # fmt: skip
+WIDEST = 1000  # features that are standardised: two numbers each in every letter
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -173,6 +178,8 @@ class Terms(BaseModel):
     features: Count
     samples: Count  # rows of the largest site
     tau: Annotated[float, Field(gt=0, lt=1)]  # the sites' mean share of positives
+    mean: tuple[float, ...] | None = None  # of every feature over all sites
+    scale: tuple[float, ...] | None = None  # both only where it is standardised
 
     @classmethod
     def settle(cls, config: Config, sites: list[Census]) -> "Terms":
@@ -191,7 +198,14 @@ class Terms(BaseModel):
                 f"{'positive' if tau else 'negative'} ones."
             )
         samples = max(site.rows for site in sites)
-        return cls(config=config, features=widths[0], samples=samples, tau=tau)
+        found: dict[str, Any] = {"features": widths[0], "samples": samples, "tau": tau}
+        if config.standardise:
+            of = lambda s: Moments(s.rows, np.array(s.mean), np.array(s.squares))
+            scaling = Scaling.from_clients(map(of, sites))
+            # Nine digits tell single precision, and are short enough for every letter.
+            for name, column in scaling._asdict().items():
+                found[name] = tuple(float(f"{value:.9g}") for value in column)
+        return cls(config=config, **found)
 
     @classmethod
     def read(cls, text: str) -> "Terms":
@@ -203,6 +217,22 @@ class Terms(BaseModel):
     @property
     def text(self) -> str:
         return json.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What every site does to its features first."""
+        if self.mean is None or self.scale is None:
+            return None
+        return Scaling(np.array(self.mean), np.array(self.scale))
+
+    def recipe(
+        self, label: str, positive: Any, calibration: list[float] | None
+    ) -> dict[str, Any]:
+        """recipe.json: with it the model scores rows of files like the sites'."""
+        place = Place(self.config.algorithms[0], self.config.seed, "")
+        model = place._asdict() | {"calibration": calibration}
+        recipe = Recipe(None, self.scaling or Scaling.none(self.features))
+        return recipe_of(self.config, label, positive, [model], recipe)
 
     @property
     def problem(self) -> Problem:
