@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from sagda.problems.dro import DRO as DRO
     from sagda.problems.gan import GAN as GAN
     from sagda.problems.quadratic import Quadratic as Quadratic
+    from sagda.pytorch import Torch as Torch
     from sagda.scorer import Scorer as Scorer
 
 __version__ = "0.1.0"
@@ -99,10 +100,12 @@ _HOME = {
     "sagda.problems.dro": "DRO",
     "sagda.problems.gan": "GAN",
     "sagda.problems.quadratic": "Quadratic",
+    "sagda.pytorch": "Torch",
     "sagda.scorer": "Scorer",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
-__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+# What needs an extra is not there for `import *`.
+__all__ = sorted(set(_WHERE) - {"Torch"})  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

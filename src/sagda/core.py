@@ -15,6 +15,16 @@ PyTree = Any
 Sample = PyTree  # the paper's xi: what one stochastic gradient is taken on
 
 
+def is_eager(tree: PyTree) -> bool:
+    """Whether its arrays are PyTorch's, on which the text runs as it stands."""
+    return any(hasattr(a, "requires_grad") for a in jax.tree.leaves(tree))
+
+
+def times(c: Any, a: Any) -> Any:
+    """c * a; a number of JAX meets an array of PyTorch as a plain one."""
+    return (float(c) if is_eager(a) else c) * a
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Point:
@@ -34,7 +44,7 @@ class Point:
         return jax.tree.map(lambda a, b: a - b, self, other)
 
     def __rmul__(self, c: Any) -> "Point":
-        return jax.tree.map(lambda a: c * a, self)
+        return jax.tree.map(lambda a: times(c, a), self)
 
 
 @register
@@ -58,13 +68,21 @@ class Rates:
         return Rates(value(self.x), value(self.y))
 
     def __mul__(self, d: Point) -> Point:
-        scale = lambda eta, tree: jax.tree.map(lambda a: eta * a, tree)
+        scale = lambda eta, tree: jax.tree.map(lambda a: times(eta, a), tree)
         return Point(scale(self.x, d.x), scale(self.y, d.y))
 
 
 def zeros_like(z: PyTree) -> Any:
     """A tree of zeros, shaped as `z`."""
-    return jax.tree.map(jnp.zeros_like, z)
+    zero = lambda a: a.new_zeros(a.shape) if is_eager(a) else jnp.zeros_like(a)
+    return jax.tree.map(zero, z)
+
+
+def where(condition: Any, a: PyTree, b: PyTree) -> Any:
+    """`a` if the condition holds, else `b`; of one shape."""
+    if is_eager(a):
+        return a if condition else b
+    return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
 
 
 def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
@@ -74,7 +92,11 @@ def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
 
 def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
     """z after `z = step(z, xi)` for each xi in turn: a client's K local steps."""
-    return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
+    if not is_eager(z):
+        return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
+    for k in range(len(jax.tree.leaves(samples)[0])):
+        z = step(z, jax.tree.map(lambda a, k=k: a[k], samples))
+    return z
 
 
 class Objective(abc.ABC):

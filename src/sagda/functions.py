@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from sagda.core import is_eager
+
 
 def softplus(m: jax.Array) -> jax.Array:
     """log(1 + exp(m)), without overflow.
@@ -14,6 +16,10 @@ def softplus(m: jax.Array) -> jax.Array:
         >>> [round(float(softplus(jnp.float32(m))), 6) for m in (-50, 0, 100)]
         [0.0, 0.693147, 100.0]
     """
+    if is_eager(m):
+        import torch
+
+        return torch.nn.functional.softplus(m)  # type: ignore[return-value]
     return softplus_of(m)
 
 
@@ -47,7 +53,9 @@ def entries(y: jax.Array, index: Any) -> jax.Array:
         >>> jax.grad(total)(jnp.zeros(4)).tolist()
         [1.0, 0.0, 2.0, 0.0]
     """
-    return y[index] if isinstance(index, slice) else taken(y, jnp.asarray(index))
+    if isinstance(index, slice) or is_eager(y):
+        return y[index]
+    return taken(y, jnp.asarray(index))
 
 
 @jax.custom_vjp

@@ -18,12 +18,12 @@ class Ascent(NamedTuple):
     length: jax.Array  # of the last gradient mapping
 
 
-def dot(a: PyTree, b: PyTree) -> jax.Array:
-    products = jax.tree.map(lambda p, q: jnp.sum(p * q), a, b)
-    return sum(jax.tree.leaves(products), start=jnp.zeros(()))
+def dot(a: PyTree, b: PyTree) -> Any:
+    products = jax.tree.map(lambda p, q: (p * q).sum(), a, b)
+    return sum(jax.tree.leaves(products), start=0.0)
 
 
-def norm_sq(a: PyTree) -> jax.Array:
+def norm_sq(a: PyTree) -> Any:
     return dot(a, a)
 
 

@@ -2,11 +2,8 @@
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from sagda.algorithms.sagda import fsgda
-from sagda.core import Algorithm, Phase, Point, PyTree, Rates, loop
+from sagda.core import Algorithm, Phase, Point, PyTree, Rates, loop, where
 from sagda.methods import method
 
 
@@ -84,7 +81,6 @@ def local_sgda_plus(
     def update(state, delta, share, t):
         z = state.z + delta
         now = (t + 1) % snapshot_every == 0
-        renew = lambda old, new: jnp.where(now, new, old)
-        return Snapshot(z, jax.tree.map(renew, state.x_old, z.x))
+        return Snapshot(z, where(now, z.x, state.x_old))
 
     return Algorithm(init, (Phase("local", local, update, delta=lambda r: r),))

@@ -20,6 +20,15 @@ class Xi(NamedTuple):
     seed: Any  # [2] words
 
 
+def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
+    """One sample of `rows` among `size`, or `count` of them; None: of all rows."""
+    width = (rows or 0) + 2
+    words = bits(key, (width,) if count is None else (count, width))
+    if rows is None:
+        return Xi(None, words)
+    return Xi(below(words[..., 2:], size), words[..., :2])
+
+
 @register
 @dataclass(frozen=True)
 class Clients:
@@ -77,12 +86,7 @@ class Sampled(Objective):
 
     def draw(self, key: Key, count: int | None = None) -> Xi:
         """Rows drawn with repetition; all local rows if there is no batch size."""
-        rows = self.clients.batch_size
-        width = (rows or 0) + 2
-        words = bits(key, (width,) if count is None else (count, width))
-        if rows is None:
-            return Xi(None, words)
-        return Xi(below(words[..., 2:], self.size), words[..., :2])
+        return drawn(key, self.size, self.clients.batch_size, count)
 
     def whole(self, key: Key) -> Xi:
         return Xi(None, bits(key, (2,)))

@@ -1,21 +1,23 @@
 """The program of an evaluation: all rows, as every run's iterate sees them."""
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sagda.core import Point
+from sagda.data.federation import Table
 from sagda.devices import SPARED
-from sagda.engines.setup import View
+from sagda.engines.setup import View, on_device
 from sagda.inner import norm_sq
 from sagda.keys import root_key
 from sagda.metrics import measure
 
 
 class Evaluation(NamedTuple):
-    columns: dict[str, jax.Array]
+    columns: dict[str, Any]
     scores: Any  # [rows] of the training table, or None
     test_scores: Any  # [rows] of the test table, or None
 
@@ -26,6 +28,36 @@ class Seen(NamedTuple):
     z: Point
     memory: Any = None  # for variate_lag
     drift: Any = None
+
+
+class Look:
+    """An evaluation by one compiled program, on the host's and the devices' behalf."""
+
+    def __init__(self, view: View, test: Table | None, metrics: tuple[str, ...]):
+        self.view, self.metrics, self.test = view, metrics, None
+        self.batch_size = view.clients.batch_size
+        if test is not None:
+            columns = Table(test.features, test.label)
+            (device,) = view.weight.devices()
+            put = lambda a: on_device(a, view.weight.dtype, device=device)
+            self.test = jax.tree.map(put, columns)
+
+    def __call__(self, seen: Seen) -> Evaluation:
+        found = jax.device_get(evaluate(self.view, seen, self.test, self.metrics))
+        if found.scores is not None:
+            found = found._replace(scores=[s[: len(self.label)] for s in found.scores])
+        return found
+
+    @cached_property
+    def label(self) -> np.ndarray:
+        """Of the training rows; spare ones come last and have no weight."""
+        held = np.count_nonzero(self.view.weight)
+        return np.asarray(self.view.clients.table.label)[:held]
+
+    @cached_property
+    def test_label(self) -> np.ndarray:
+        assert self.test is not None
+        return np.asarray(self.test.label)
 
 
 @partial(jax.jit, static_argnames="metrics", compiler_options=SPARED)

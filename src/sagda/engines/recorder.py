@@ -1,16 +1,13 @@
 """`Recorder`: the ledger of a run and the rows of its history."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from sagda.core import Algorithm, Point
 from sagda.costs import PhaseCost, cost
-from sagda.data.federation import Table
-from sagda.engines.evaluate import Seen, evaluate
+from sagda.engines.evaluate import Seen
 from sagda.engines.rounds import Carry, Tally
-from sagda.engines.setup import View, on_device
 from sagda.history import History
 from sagda.metrics import COLUMNS, auc
 
@@ -53,27 +50,23 @@ def used(
 
 
 class Recorder:
-    """Counts what was exchanged and measures what is asked, one row per evaluation."""
+    """Counts what was exchanged and measures what is asked, one row per evaluation.
+
+    `look(seen)` gives an `Evaluation` of every run, on the host.
+    """
 
     def __init__(
         self,
-        view: View,
+        look: Any,
         algorithm: Algorithm,
         z: Point,
         seeds: tuple[int, ...],
-        test: Table | None,
         metrics: tuple[str, ...],
     ):
-        self.view, self.seeds, self.metrics = view, seeds, metrics
-        batch_size = view.clients.batch_size
+        self.look, self.seeds, self.metrics = look, seeds, metrics
+        batch_size = look.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
-        self.test = None
-        if test is not None:
-            columns = Table(test.features, test.label)
-            (device,) = view.weight.devices()
-            put = lambda a: on_device(a, view.weight.dtype, device=device)
-            self.test = jax.tree.map(put, columns)
         self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
         self.past: History | None = None
@@ -102,9 +95,7 @@ class Recorder:
         asked = lambda name, part: part if name in self.metrics else None
         memory = asked("variate_lag", carry.memory)
         seen = Seen(carry.state.z, memory, asked("drift", carry.drift))
-        columns, scores, test_scores = jax.device_get(
-            evaluate(self.view, seen, self.test, self.metrics)
-        )
+        columns, scores, test_scores = self.look(seen)
         everyone = np.ones(len(self.seeds), np.int64)
         before = used(self.ledger.opening, self.opening, 1)
         since = used(self.ledger.rounds, self.phases, t)
@@ -117,11 +108,10 @@ class Recorder:
         first = [name for name in COLUMNS if name in columns]
         row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:
-            held = np.count_nonzero(self.view.weight)  # spare rows come last
-            label = np.asarray(self.view.clients.table.label)[:held]
-            row["auc_train"] = np.array([auc(s[:held], label) for s in scores])
-        if test_scores is not None and self.test is not None:
-            label = np.asarray(self.test.label)
+            label = self.look.label
+            row["auc_train"] = np.array([auc(s, label) for s in scores])
+        if test_scores is not None:
+            label = self.look.test_label
             row["auc_test"] = np.array([auc(s, label) for s in test_scores])
         self.latest = row
         self.rows.append(row)

@@ -12,6 +12,7 @@ from sagda import check
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import check_loss, check_run, check_starts, given_starts
+from sagda.engines.evaluate import Look
 from sagda.engines.lanes import Lanes
 from sagda.engines.layout import resolve
 from sagda.engines.loop import Loop
@@ -159,6 +160,27 @@ def run_side_by_side(
     cohort, seeds, metrics = checked[0]
     methods = [method for method in methods for _ in seeds]
     seeds = seeds * (len(methods) // len(seeds))
+    setting = {
+        "method": "; ".join(dict.fromkeys(map(repr, methods))),
+        "problem": type(problem).__name__,
+        "split": federation.hash,
+        "cohort": str(cohort),
+        "batch_size": str(batch_size),
+        "dropout": str(dropout),
+        "seeds": str(seeds),
+        "float64": str(float64),
+        "metrics": str(metrics),
+        "test": "none" if test is None else f"{len(test.label)} rows",
+    }
+    if problem.eager:
+        from sagda.engines.eager import eager_loop
+
+        shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
+        loop = eager_loop(
+            methods, problem, federation, seeds, metrics, test, start, float64, setting,
+            **shape,
+        )  # fmt: skip
+        return loop.whole(resume, rounds, eval_every, chunk, progress)
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
@@ -181,19 +203,8 @@ def run_side_by_side(
             shape |= {"mesh": chosen.mesh}
             setup = Setup.of(problem, federation, dtype, **shape, held=held)
         view = View.of(setup, federation, dtype, held)
-        recorder = Recorder(view, algorithm, z, seeds, test, metrics)
-        setting = {
-            "method": "; ".join(dict.fromkeys(map(repr, methods))),
-            "problem": type(problem).__name__,
-            "split": federation.hash,
-            "cohort": str(cohort),
-            "batch_size": str(batch_size),
-            "dropout": str(dropout),
-            "seeds": str(seeds),
-            "float64": str(float64),
-            "metrics": str(metrics),
-            "test": "none" if test is None else f"{len(test.label)} rows",
-        }
+        look = Look(view, test, metrics)
+        recorder = Recorder(look, algorithm, z, seeds, metrics)
         lanes = Lanes.of(chosen, stack(methods, dtype), keys, starts)
         bring = None
         if held is not None:

@@ -75,7 +75,7 @@ class AUC(Problem):
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
         (model, c_1, c_2), lam, tau = z.x, z.y, self.tau
         h = self.model.apply(model, batch.features)
-        positive = (batch.label > 0).astype(h.dtype)
+        positive = (batch.label > 0) * 1.0
         negative = 1 - positive
         return (
             (1 - tau) * (h - c_1) ** 2 * positive
@@ -87,8 +87,8 @@ class AUC(Problem):
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree:
         """E[h 1_+] and E[h 1_-]."""
         h = self.model.apply(x.model, rows.features)
-        positive = rows.label > 0
-        return weight @ jnp.where(positive, h, 0), weight @ jnp.where(positive, 0, h)
+        positive = (rows.label > 0) * 1.0
+        return weight @ (positive * h), weight @ ((1 - positive) * h)
 
     def y_from(self, sums: PyTree) -> jax.Array:
         """lambda* = E[h 1_-] / (1 - tau) - E[h 1_+] / tau."""

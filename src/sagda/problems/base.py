@@ -28,6 +28,11 @@ class Problem(abc.ABC):
     # elsewhere can then tell Phi by three values and two gradients.
     quadratic_in_y: ClassVar[bool] = False
 
+    @property
+    def eager(self) -> bool:
+        """Whether a model in it is of PyTorch, whose arrays no program compiles."""
+        return any(getattr(value, "eager", False) for value in vars(self).values())
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Without the decorator, fields set in __init__ would be lost on the way into
         # a compiled program.

@@ -1,0 +1,235 @@
+"""`Torch`: a PyTorch module as a scoring model, its parameters by name."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+from zlib import crc32
+
+import jax
+import numpy as np
+
+from sagda.check import BadKind, BadValue
+from sagda.core import PyTree
+from sagda.keys import Key
+
+try:
+    import torch
+    from torch.func import functional_call
+except ImportError:
+    raise BadKind("PyTorch is not installed: pip install 'sagda[torch]'.") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Torch:
+    """Your own module, which gives one score per row.
+
+    Its parameters that require a gradient are x, by name; those that are frozen, and
+    buffers, stay as they are. Runs leave the module alone until `load` puts the trained
+    weights back. Layers that were in training mode are so while clients train.
+
+    Args:
+        make: a module, from whose weights every seed starts, or a function without
+            arguments that makes one, so that every seed has its own start.
+
+    Examples:
+        >>> model = Torch(torch.nn.Linear(3, 1))
+        >>> sorted(model.names)
+        ['bias', 'weight']
+    """
+
+    eager: ClassVar[bool] = True
+    make: Any
+    module: Any = field(init=False, repr=False)
+    names: list[str] = field(init=False, repr=False)  # of what is trained
+    trained: list[Any] = field(init=False, repr=False)  # layers in training mode
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.make, torch.nn.Module) or callable(self.make)):
+            raise BadKind(
+                "`make` must be a torch.nn.Module, or a function without arguments "
+                f"that makes one, got one of type {type(self.make).__name__}."
+            )
+        module = self.make
+        if not isinstance(module, torch.nn.Module):
+            with seeded(0):
+                module = self.make()
+        if not isinstance(module, torch.nn.Module):
+            raise BadKind(
+                f"`make` must make a torch.nn.Module, got {type(module).__name__}."
+            )
+        keep = lambda name, value: object.__setattr__(self, name, value)
+        keep("module", module)
+        keep("names", [n for n, p in module.named_parameters() if p.requires_grad])
+        keep("trained", [part for part in module.modules() if part.training])
+        self.check_parameters()
+
+    def check_parameters(self) -> None:
+        module = self.module
+        if not self.names:
+            raise BadValue(
+                "`make` must have parameters that require a gradient, found none."
+            )
+        for name, held in (*module.named_parameters(), *module.named_buffers()):
+            if held.device.type != "cpu":
+                raise BadValue(
+                    f"`make` must be on the CPU, where the rows are, found {name!r} on "
+                    f"{held.device}; move it with module.to('cpu')."
+                )
+        for name in self.names:
+            kind = module.get_parameter(name).dtype
+            if kind not in (torch.float32, torch.float64):
+                raise BadValue(
+                    f"`make` must have parameters in single or double precision, found "
+                    f"{name!r} in {kind}; convert it with module.float()."
+                )
+
+    # What problems and engines ask of a model.
+
+    def init(self, key: Key) -> dict[str, np.ndarray]:
+        """The start, by name: the module's own weights, or fresh ones."""
+        module = self.module
+        if not isinstance(self.make, torch.nn.Module):
+            with seeded(*np.asarray(jax.random.key_data(key)).tolist()):
+                module = self.make()
+        return {
+            name: module.get_parameter(name).detach().numpy().copy()
+            for name in self.names
+        }
+
+    def apply(self, parameters: Any, features: Any) -> Any:
+        module = self.module
+        values = parameters | self.fixed(features.dtype)
+        out = functional_call(module, values, (features,))
+        rows = len(features)
+        if not torch.is_tensor(out) or out.shape not in ((rows,), (rows, 1)):
+            shape = tuple(out.shape) if torch.is_tensor(out) else type(out).__name__
+            raise BadValue(
+                f"`make` must give one score per row, shape ({rows},) or ({rows}, 1) "
+                f"for {rows} rows, got {shape}."
+            )
+        return out.reshape(rows)
+
+    def fixed(self, dtype: Any) -> dict[str, Any]:
+        """Frozen parameters and buffers where the run's precision is not theirs."""
+        module = self.module
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {
+            name: value.detach().to(dtype)
+            for name, value in held.items()
+            if name not in self.names
+            and value.is_floating_point()
+            and value.dtype != dtype
+        }
+
+    def train(self, mode: bool) -> None:
+        """Put the layers that were in training mode in or out of it."""
+        for part in self.trained:
+            part.training = mode
+
+    def check(self, features: Any) -> None:
+        """Look at one pass in training mode: its shape, and that no buffer changes."""
+        module = self.module
+        before = {name: held.clone() for name, held in module.named_buffers()}
+        values = {name: module.get_parameter(name).detach() for name in self.names}
+        values = {name: value.to(features.dtype) for name, value in values.items()}
+        try:
+            with torch.no_grad(), seeded(0):
+                self.train(True)
+                self.apply(values, features)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, BadValue | BadKind):
+                raise
+            said = str(error).splitlines()[0].rstrip(".")
+            raise BadValue(
+                f"`make` does not fit rows of {features.shape[1]} features: {said}."
+            ) from error
+        changed = None
+        for name, held in module.named_buffers():
+            if not torch.equal(held, before[name]):
+                changed = changed or name
+                held.copy_(before[name])
+        if changed is not None:
+            layer, _, buffer = changed.rpartition(".")
+            kind = type(module.get_submodule(layer)).__name__
+            raise BadValue(
+                f"`make` must have no buffers that change in training, but {kind} "
+                f"{layer!r} changes {buffer!r}, of which every client would have its "
+                "own; use GroupNorm or LayerNorm, or freeze it with .eval()."
+            )
+
+    # After training.
+
+    def load(self, tree: PyTree, seed: int = 0) -> Any:
+        """Put trained weights into the module, and return it.
+
+        Args:
+            tree: a run, or a tree with this model's parameters somewhere in it.
+            seed: which of a run's seeds, counted from 0.
+        """
+        module = self.module
+        names = set(self.names)
+        run = hasattr(tree, "carry")
+        mine = lambda part: isinstance(part, dict) and set(part) == names
+        found = jax.tree.leaves(tree.z.x if run else tree, is_leaf=mine)
+        found = [part for part in found if mine(part)]
+        if len(found) != 1:
+            raise BadValue(
+                "`tree` must hold the parameters of this module once, found them "
+                f"{len(found)} times."
+            )
+        with torch.no_grad():
+            for name, value in found[0].items():
+                value = np.array(value[seed] if run else value)
+                module.get_parameter(name).copy_(torch.from_numpy(value))
+        return module
+
+    def save(self, path: str | Path) -> None:
+        """All of the module's state as safetensors, which needs no pickle to read."""
+        import safetensors.torch
+
+        from sagda import durable
+
+        module = self.module
+        state = {k: v.contiguous().clone() for k, v in module.state_dict().items()}
+        durable.write(Path(path), safetensors.torch.save(state))
+
+    def copy(self) -> Any:
+        """A copy of the module."""
+        return copy.deepcopy(self.module)
+
+
+@contextlib.contextmanager
+def seeded(*words: int) -> Iterator[None]:
+    """PyTorch's generator at a place that `words` name, and back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        # On processors it looks at 32 bits only.
+        torch.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
+        yield
+
+
+def tensors(tree: PyTree, dtype: Any = None) -> Any:
+    """Arrays as tensors that share their memory; floats as `dtype` if given."""
+
+    def one(a: Any) -> Any:
+        a = np.asarray(a)
+        if a.dtype.kind == "f" and dtype is not None:
+            a = a.astype(dtype, copy=False)
+        if not a.flags.writeable:
+            a = a.copy()
+        return torch.from_numpy(a)
+
+    return jax.tree.map(one, tree)
+
+
+def arrays(tree: PyTree) -> Any:
+    """Tensors as arrays that share their memory."""
+    return jax.tree.map(
+        lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a), tree
+    )
+
+
+def models_in(problem: Any) -> list[Torch]:
+    return [v for v in vars(problem).values() if isinstance(v, Torch)]

@@ -1,0 +1,225 @@
+"""PyTorch models: the same text on tensors, and what is refused."""
+
+import jax
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, uneven_table
+from sagda.algorithms import ALGORITHMS
+from sagda.check import BadKind, BadValue
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
+nn = torch.nn
+
+FEATURES, WIDTH = 6, 8
+# These have every kind of phase and state; the others go the same ways.
+TELLING = ("sagda-i", "sagda-ii", "cd-mage-plus", "local-sgda-plus")
+EVERY = [
+    pytest.param(name, marks=() if name in TELLING else pytest.mark.slow)
+    for name in sorted(ALGORITHMS)
+]
+torch.set_num_threads(1)  # processes that share cores must not wait for each other
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return uneven_table([12, 7, 9, 12, 10], features=FEATURES)
+
+
+def perceptron(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
+        nn.Linear(WIDTH, 1),
+    )  # fmt: skip
+
+
+def the_same_start(module, problem):
+    """The module's weights in an equinox perceptron of the same shape."""
+    z = problem.init(sagda.keys.root_key(0))
+    layers = [part for part in module if isinstance(part, nn.Linear)]
+    weights = {}
+    for i, layer in enumerate(layers):
+        weights[i] = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+    def put(path, leaf):
+        names = [str(getattr(key, "name", getattr(key, "idx", ""))) for key in path]
+        if "layers" not in names:
+            return np.float32(0.1 if names[-1] == "c_1" else -0.1)
+        weight, bias = weights[int(names[names.index("layers") + 1])]
+        return (weight if names[-1] == "weight" else bias).reshape(leaf.shape)
+
+    return sagda.Point(jax.tree_util.tree_map_with_path(put, z.x), np.float32(0.0))
+
+
+def torch_start(module):
+    weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
+    x = sagda.problems.auc.Scorer(weights, np.float32(0.1), np.float32(-0.1))
+    return sagda.Point(x, np.float32(0.0))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_equinox_and_pytorch_walk_together(name, clients):
+    module = perceptron()
+    method = sagda.algorithm(name, local_lr=0.05)
+    options = {"rounds": 20, "batch_size": None, "eval_every": 5, "cohort": 3}
+    ours = sagda.AUC.of(clients, sagda.MLP(FEATURES, WIDTH, 2))
+    start = the_same_start(module, ours)
+    one = sagda.simulate(method, ours, clients, start=start, **options)
+    theirs = sagda.AUC.of(clients, sagda.Torch(module))
+    two = sagda.simulate(method, theirs, clients, start=torch_start(module), **options)
+    for column in one.history.columns:
+        if column == "seconds":
+            continue
+        np.testing.assert_allclose(
+            two.history[column], one.history[column], rtol=1e-4,
+            atol=1e-6 if column == "gap" else 1e-9, err_msg=column,
+        )  # fmt: skip
+    ends = [np.concatenate([np.ravel(a) for a in weights(run)]) for run in (one, two)]
+    assert np.linalg.norm(ends[0] - ends[1]) <= 1e-4 * np.linalg.norm(ends[0])
+    begun = np.concatenate([np.ravel(a) for a in torch_start(module).x.model.values()])
+    assert np.linalg.norm(ends[0] - begun) > 0.01 * np.linalg.norm(begun)
+
+
+def weights(run):
+    """Layer by layer, weight and bias."""
+    model = run.z.x.model
+    if isinstance(model, dict):
+        return [model[f"{2 * i}.{n}"][0] for i in range(3) for n in ("weight", "bias")]
+    return [getattr(layer, n)[0] for layer in model.layers for n in ("weight", "bias")]
+
+
+def run_of(clients, module, **options):
+    problem = sagda.AUC.of(clients, sagda.Torch(module))
+    told = {"rounds": 4, "batch_size": 3, "cohort": 3, "seeds": [1, 2]} | options
+    return sagda.simulate(sagda.sagda_i(local_lr=0.05), problem, clients, **told)
+
+
+def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(clients):
+    options = {"dropout": 0.3, "metrics": ["drift", "variate_lag"]}
+    whole = run_of(clients, perceptron(), **options)
+    half = run_of(clients, perceptron(), **options, rounds=2)
+    kept = half.arrays()
+    again = run_of(clients, perceptron(), **options, resume=kept)
+    assert np.array_equal(flat(again.carry), flat(whole.carry), equal_nan=True)
+    for name in whole.history.columns:
+        if name != "seconds":
+            np.testing.assert_array_equal(again.history[name], whole.history[name])
+
+
+def test_dropout_and_memories_agree_with_the_compiled_engine(clients):
+    """A linear layer without bias is the linear model, to rounding."""
+    layer = nn.Linear(FEATURES, 1, bias=False).double()
+    x = sagda.problems.auc.Scorer
+    method = sagda.sagda_i(local_lr=0.05, start="warm")
+    options = {
+        "rounds": 6, "batch_size": 3, "cohort": 3, "dropout": 0.4, "seeds": 3,
+        "metrics": ["drift", "variate_lag", "potential"], "float64": True,
+    }  # fmt: skip
+    theirs = sagda.AUC.of(clients, sagda.Torch(layer))
+    w = layer.weight.detach().numpy()
+    start = sagda.Point(x({"weight": w}, 0.1, -0.1), 0.0)
+    two = sagda.simulate(method, theirs, clients, start=start, **options)
+    ours = sagda.AUC.of(clients)
+    start = sagda.Point(x(w[0], 0.1, -0.1), 0.0)
+    one = sagda.simulate(method, ours, clients, start=start, **options)
+    for name in one.history.columns:
+        if name != "seconds":
+            np.testing.assert_allclose(
+                two.history[name], one.history[name], rtol=1e-9, atol=1e-12
+            )
+    np.testing.assert_allclose(
+        flat(two.carry.memory), flat(one.carry.memory), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_weights_go_back_into_the_module_and_into_safetensors(clients, tmp_path):
+    module = perceptron()
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    module[0].bias.requires_grad_(False)
+    model = sagda.Torch(module)
+    problem = sagda.AUC.of(clients, model)
+    run = sagda.simulate(
+        sagda.fsgda(local_lr=0.05), problem, clients, rounds=2, seeds=[0, 1]
+    )
+    assert "0.bias" not in run.z.x.model
+    assert torch.equal(module[0].weight, before["0.weight"])
+    assert model.load(run, seed=1) is module
+    np.testing.assert_array_equal(
+        module[0].weight.detach(), run.z.x.model["0.weight"][1]
+    )
+    assert torch.equal(module[0].bias, before["0.bias"])
+    rows = torch.from_numpy(clients.data.features.astype(np.float32))
+    scores = module(rows).detach().numpy()[:, 0]
+    area = sagda.metrics.auc(scores, clients.data.label)
+    assert area == run.history["auc_train"][1, -1]
+    model.save(tmp_path / "net.safetensors")
+    from safetensors.torch import load_file
+
+    other = perceptron(seed=5)
+    other.load_state_dict(load_file(tmp_path / "net.safetensors"))
+    assert torch.equal(other(rows), module(rows))
+
+
+def test_every_seed_has_its_own_start_if_a_function_makes_the_module(clients):
+    make = lambda: nn.Linear(FEATURES, 1)
+    state = torch.random.get_rng_state()
+    model = sagda.Torch(make)
+    keys = [sagda.keys.root_key(seed) for seed in (0, 1)]
+    one, two = (model.init(key) for key in keys)
+    assert not np.array_equal(one["weight"], two["weight"])
+    np.testing.assert_array_equal(model.init(keys[0])["weight"], one["weight"])
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_noise_in_a_module_comes_from_keys(clients):
+    net = lambda: nn.Sequential(
+        nn.Linear(FEATURES, 4), nn.Dropout(0.5), nn.Linear(4, 1)
+    )
+    torch.manual_seed(0)
+    module = net()
+    one = run_of(clients, module)
+    torch.manual_seed(99)
+    two = run_of(clients, module)
+    assert np.array_equal(flat(one.carry.state), flat(two.carry.state))
+    plain = nn.Sequential(module[0], nn.Identity(), module[2])
+    assert not np.array_equal(flat(run_of(clients, plain).z), flat(one.z))
+
+
+def wrong(*parts):
+    return lambda: nn.Sequential(nn.Linear(FEATURES, 4), *parts)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (wrong(), r"one score per row, shape \(2,\) or \(2, 1\).*got \(2, 4\)"),
+        (
+            wrong(nn.BatchNorm1d(4), nn.Linear(4, 1)),
+            "BatchNorm1d '1' changes 'running_mean'.*use GroupNorm or LayerNorm",
+        ),
+        (lambda: nn.Linear(3, 1), "does not fit rows of 6 features"),
+        (
+            lambda: nn.Linear(FEATURES, 1, device="meta"),
+            "on the CPU, where the rows are, found 'weight' on meta",
+        ),
+        (lambda: nn.Linear(FEATURES, 1).half(), "found 'weight' in torch.float16"),
+        (lambda: nn.ReLU(), "must have parameters that require a gradient"),
+        (lambda: 3, "must make a torch.nn.Module, got int"),
+        (3, "must be a torch.nn.Module"),
+    ],
+)  # fmt: skip
+def test_a_module_that_cannot_do_gets_one_sentence(make, said, clients):
+    with pytest.raises((BadValue, BadKind), match=said):
+        run_of(clients, make)
+
+
+def test_batch_norm_that_is_frozen_may_stay(clients):
+    module = wrong(nn.BatchNorm1d(4), nn.Linear(4, 1))()
+    module[1].eval()
+    run = run_of(clients, module)
+    assert np.isfinite(run.history["phi"]).all()
+    assert module[0].training
+    assert not module[1].training
+    assert module[1].running_mean.abs().sum() == 0
