@@ -23,6 +23,7 @@ from sagda.federated.desk import LEAVING, MODEL, Desk
 from sagda.federated.files import Journal
 from sagda.federated.lead import lead
 from sagda.federated.letters import Census
+from sagda.models import model_of
 from sagda.protocol.wire import Refused
 from sagda.results import read_results
 from sagda.scorer import Scorer, scored
@@ -473,6 +474,58 @@ def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
     assert server.calibration == site.calibration
     parts = [(alike, clients.data.label > 0)]
     np.testing.assert_allclose(server.calibration, calibrated(parts), rtol=1e-3)
+
+
+NETS = """
+import torch
+
+def make(features):
+    return torch.nn.Sequential(
+        torch.nn.Linear(features, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+    )
+"""
+
+
+@pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
+def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
+    (tmp_path / "nets.py").write_text(NETS)
+    own = f"{tmp_path / 'nets.py'}:make"
+    desks = [d._replace(model=own) for d in desks_of(clients, tmp_path)]
+    folder = run_in(tmp_path, desks, name, model="nets.py:make", float64=False)
+    kept = replays.read_kept(folder)
+    model = model_of("nets.py:make", clients.data.features.shape[1])
+    method = method_of(Config(local_lr=0.05, local_steps=3), name)
+    run = sagda.simulate(
+        method, sagda.AUC.of(clients, model), clients, rounds=3, cohort=3,
+        batch_size=2, seeds=4,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        flat(kept.book.state.z), flat(run.carry.state.z), rtol=1e-4, atol=1e-6
+    )
+    found = read_results(folder).columns[name]
+    for column in ("phi", "grad_phi_sq", "auc_train"):
+        np.testing.assert_allclose(
+            found[column][0], run.history[column][0], rtol=1e-4, err_msg=column
+        )
+    rows = {desk.name: desk for desk in desks}
+    assert replays.same_state(replays.replay(kept, rows), kept.book)
+    file = tmp_path / "site-1.npz"
+    scores = Scorer.load(desks[1].state, model=own).predict(file, label="label")
+    x = jax.tree.map(lambda a: a[0], run.z).x
+    alike = scored(kept.plan.problem, x, clients.data.features)
+    np.testing.assert_allclose(scores, alike[4:8], rtol=1e-4, atol=1e-6)
+
+
+def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
+    monkeypatch.setattr(conducting, "RETRY", 0.0)
+    (tmp_path / "nets.py").write_text(NETS)
+    desks = desks_of(clients, tmp_path)
+    with pytest.raises(NoClients, match="fewer than 2 sites answered"):
+        run_in(tmp_path, desks, model="nets.py:make", table="wait = 0.5")
+    told = (tmp_path / "run" / "server" / "audit.jsonl").read_text()
+    assert "Refused at the site" in told
 
 
 def test_moments_that_no_rows_have_are_refused():

@@ -221,7 +221,8 @@ CASES = {
     ),
     "a module for a model": (
         lambda: sagda.AUC.of(FEDERATION, lambda x: x),
-        "`model` must have `init` and `apply`, such as sagda.Equinox(make), got one of "
+        "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
+        "sagda.Torch(module) or a pair (init, apply), got one of "
         "type function.",
     ),
     "a pull of nothing": (

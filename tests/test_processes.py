@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import sagda
 from sagda.config import Config
@@ -18,6 +19,7 @@ from sagda.experiment import method_of
 from sagda.federated import processes
 from sagda.federated.demo import demo
 from sagda.federated.status import read_status
+from sagda.models import allow, model_of
 from sagda.results import read_results
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -98,6 +100,45 @@ def test_real_processes_agree_with_the_simulator(name, tmp_path):
             )  # fmt: skip
     for column in ("bytes_down", "bytes_up", "gradients", "samples"):
         np.testing.assert_array_equal(found[column], run.history[column])
+    assert not of_this_run(folder)
+
+
+NETS = """
+import torch
+
+def make(features):
+    return torch.nn.Sequential(
+        torch.nn.Linear(features, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+    )
+"""
+
+
+def test_a_pytorch_model_trains_through_real_processes(tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
+    folder = tmp_path / "run"
+    keys = {"algorithms": ["sagda-i"], "rounds": 5, "model": "nets.py:make"}
+    clients, files = prepare(folder, 4, **keys, cohort=3)
+    (folder / "sites" / "nets.py").write_text(NETS)
+    own = f"{folder / 'sites' / 'nets.py'}:make"
+    until = at_end(time.monotonic() + 600)
+    code, words = demo(folder, files, lambda s: None, until, ["--model", own])
+    assert code == 0, words
+    allow(own)
+    problem = sagda.AUC.of(clients, model_of("nets.py:make", 123))
+    run = sagda.simulate(
+        method_of(Config(**RATES), "sagda-i"), problem, clients, rounds=5, cohort=3,
+        batch_size=20,
+    )  # fmt: skip
+    found = read_results(folder).columns["sagda-i"]
+    for column in ("phi", "f", "grad_phi_sq", "auc_train", "bytes_up", "bytes_down"):
+        np.testing.assert_allclose(
+            found[column], run.history[column], rtol=1e-4, err_msg=column
+        )
+    model = safetensors.numpy.load_file(folder / "model.safetensors")
+    for name, value in run.z.x.model.items():
+        np.testing.assert_allclose(
+            model[f"x/model/{name}"], value[0], rtol=1e-4, atol=1e-6
+        )
     assert not of_this_run(folder)
 
 

@@ -14,7 +14,7 @@ from sagda.data.recipe import Recipe
 from sagda.data.scaling import Scaling, scaled
 from sagda.engines.checks import check_run
 from sagda.methods import Method
-from sagda.models import MODELS
+from sagda.models import check_model, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
@@ -38,7 +38,7 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
     for name in config.algorithms:
         check.choice("algorithm", name, ALGORITHMS)
     check.choice("problem", config.problem, PROBLEMS)
-    check.choice("model", config.model, MODELS)
+    check_model(config.model)
     if config.model != "linear" and config.problem != "auc":
         raise BadValue(
             f"`model` may be set only for problem auc, got {config.model} for "
@@ -154,7 +154,7 @@ def assemble(config: Config) -> Experiment:
         federation = federation._replace(data=scaled(federation.data, scaling))
         test = None if test is None else scaled(test, scaling)
     if config.problem == "auc":
-        own = own | {"model": MODELS[config.model](table.features.shape[1])}
+        own = own | {"model": model_of(config.model, table.features.shape[1])}
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
     test = None if config.problem == "gan" else test
     recipe = Recipe(data.encoding, scaling)

@@ -1,14 +1,18 @@
 """Scoring models h_x: parameters are a pytree, everything else is structure."""
 
 import abc
+import importlib.util
 import math
+import sys
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
 from sagda import check
-from sagda.check import BadValue
+from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 from sagda.keys import Key
 
@@ -47,17 +51,43 @@ class Network(abc.ABC):
     def build(self, key: Key) -> Any:
         """The module, started by `key`."""
 
+    frozen: tuple[str, ...] = ()  # what is not trained, such as ("layers.0",)
+
     def init(self, key: Key) -> PyTree:
         import equinox as eqx
 
-        return eqx.filter(self.build(key), eqx.is_inexact_array)
+        module = self.build(key)
+        return eqx.filter(module, self.trained(module))
+
+    def trained(self, module: Any) -> Any:
+        """Which leaves of the module are parameters."""
+        import equinox as eqx
+
+        name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
+        under = lambda path, part: f"{name(path)}.".startswith(f"{part}.")
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(module)]
+        for part in self.frozen:
+            if not any(under(path, part) for path in paths):
+                names = ", ".join(dict.fromkeys(name(path) for path in paths))
+                raise BadValue(
+                    f"`frozen` must name parts of the module, found no {part!r} among "
+                    f"{names}."
+                )
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: (
+                eqx.is_inexact_array(leaf)
+                and not any(under(path, part) for part in self.frozen)
+            ),
+            module,
+        )
 
     def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
         """What the module returns, row by row."""
         import equinox as eqx
 
         # Arrays of parameters made here are not used, and so never computed.
-        _, fixed = eqx.partition(self.build(jax.random.key(0)), eqx.is_inexact_array)
+        module = self.build(jax.random.key(0))
+        _, fixed = eqx.partition(module, self.trained(module))
         return jax.vmap(eqx.combine(parameters, fixed))(features)
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
@@ -66,12 +96,42 @@ class Network(abc.ABC):
 
 @dataclass(frozen=True)
 class Equinox(Network):
-    """Your own module: `make(key)` builds it."""
+    """Your own module: `make(key)` builds it.
+
+    Args:
+        make: a function of a key that builds the module.
+        frozen: parts that stay as `make` builds them with key 0, whatever the seed,
+            named as in ("layers.0",).
+    """
 
     make: Any
+    frozen: tuple[str, ...] = ()
 
     def build(self, key: Key) -> Any:
         return self.make(key)
+
+
+@dataclass(frozen=True)
+class Functions:
+    """A model as a pair of functions, as Flax's and Haiku's are."""
+
+    init: Any  # key -> parameters
+    apply: Any  # (parameters, features) -> one score per row
+
+
+def as_model(model: Any, features: int) -> Any:
+    """What a user gives for a model: none, a pair (init, apply), or a `Model`."""
+    if model is None:
+        return Linear(features)
+    if isinstance(model, tuple) and len(model) == 2 and all(map(callable, model)):
+        return Functions(*model)
+    if hasattr(model, "init") and hasattr(model, "apply"):
+        return model
+    raise BadKind(
+        "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
+        "sagda.Torch(module) or a pair (init, apply), got one of type "
+        f"{type(model).__name__}."
+    )
 
 
 @dataclass(frozen=True)
@@ -153,3 +213,64 @@ class CNN(Network):
 
 
 MODELS = {"linear": Linear, "mlp": MLP, "cnn": CNN}
+OWN: dict[str, Path] = {}  # files that may be run here, by NAME.py:FUNCTION
+
+
+def is_own(name: str) -> bool:
+    """Whether it names a function of the user's, as in nets.py:make."""
+    return ":" in name
+
+
+def allow(place: str, beside: Path | None = None) -> str:
+    """Let this process run FILE.py:FUNCTION for a model; the name without folders.
+
+    What a configuration or a server names is code. It runs only where someone who
+    answers for this process has named its file.
+    """
+    file, _, function = place.rpartition(":")
+    path = (beside or Path()) / file
+    if path.suffix != ".py" or not function.isidentifier() or not path.is_file():
+        raise BadValue(
+            "`model` must be one of linear, mlp, cnn, or FILE.py:FUNCTION with a file "
+            f"that exists, got {place!r}."
+        )
+    name = f"{path.name}:{function}"
+    OWN[name] = path.resolve()
+    return name
+
+
+def check_model(name: str) -> None:
+    if not is_own(name):
+        check.choice("model", name, MODELS)
+    elif name not in OWN:
+        raise BadValue(
+            f"`model` {name} is code that is run only if you name its file: give "
+            f"--model FOLDER/{name}."
+        )
+
+
+def model_of(name: str, features: int) -> Any:
+    """A model for so many features: one of MODELS, or what a user's function makes."""
+    check_model(name)
+    if not is_own(name):
+        return MODELS[name](features)
+    function = name.rpartition(":")[2]
+    spec = importlib.util.spec_from_file_location("sagda_own_model", OWN[name])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise BadValue(f"`model`: {OWN[name]} must define the function {function}.")
+    made = make(features)
+    if hasattr(made, "init") and hasattr(made, "apply"):
+        return made
+    if "torch" in sys.modules and isinstance(made, sys.modules["torch"].nn.Module):
+        from sagda.pytorch import Torch
+
+        return Torch(partial(make, features))
+    raise BadValue(
+        f"`model`: {name} must make a torch.nn.Module, or a model with `init` and "
+        f"`apply` such as sagda.Equinox(make), got {type(made).__name__}."
+    )

@@ -15,10 +15,9 @@ from sagda.data.datasets import binary
 from sagda.data.federation import Table
 from sagda.data.recipe import Recipe
 from sagda.engines.saved import filled
-from sagda.keys import root_key
-from sagda.models import MODELS
+from sagda.models import allow, model_of
 from sagda.problems.auc import AUC
-from sagda.problems.base import Problem
+from sagda.problems.base import Problem, shape_of
 from sagda.problems.dro import DRO
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
@@ -33,6 +32,10 @@ def score(problem: Problem, x: Any, rows: Table) -> Any:
 
 def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
     """[rows], in double precision: the same wherever and however many are scored."""
+    if problem.eager:
+        from sagda.engines.eager import eager_scores
+
+        return eager_scores(problem, x, features, BLOCK)
     with jax.enable_x64(True):
         wide = lambda a: jnp.asarray(np.asarray(a), jnp.float64)
         x = jax.tree.map(wide, x)
@@ -56,7 +59,11 @@ class Scorer(NamedTuple):
 
     @classmethod
     def load(
-        cls, folder: str | Path, algorithm: str | None = None, seed: int | None = None
+        cls,
+        folder: str | Path,
+        algorithm: str | None = None,
+        seed: int | None = None,
+        model: str | None = None,
     ) -> "Scorer":
         """The model of a run folder; of several, name the one.
 
@@ -64,7 +71,10 @@ class Scorer(NamedTuple):
             folder: what `sagda run` or `sagda compare` left.
             algorithm: which one, where several were compared.
             seed: which one, where there were several; the first by default.
+            model: FILE.py:FUNCTION, where the model is of one's own code.
         """
+        if model is not None:
+            allow(model)
         folder = Path(folder)
         if not (folder / RECIPE).is_file():
             raise BadValue(
@@ -82,9 +92,9 @@ class Scorer(NamedTuple):
         recipe = Recipe.from_json(facts)
         problem: Problem = DRO(recipe.width, 1)
         if facts["problem"] == "auc":
-            problem = AUC(MODELS[facts["model"]](recipe.width), 0.5)
+            problem = AUC(model_of(facts["model"], recipe.width), 0.5)
         arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
-        like = jax.eval_shape(problem.init, root_key(0)).x
+        like = shape_of(problem).x
         return cls(
             name,
             problem,

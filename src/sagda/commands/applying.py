@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sagda.commands import base
-from sagda.commands.base import Folder, Json, app, said
+from sagda.commands.base import Folder, Json, OwnModel, app, said
 
 Algorithm = Annotated[str | None, said("Which model, where several were compared.")]
 Seed = Annotated[int | None, said("Which seed's, where there were several.")]
@@ -24,6 +24,7 @@ def predict(
     out: Annotated[Path | None, said("Where to write (default: the terminal).")] = None,
     algorithm: Algorithm = None,
     seed: Seed = None,
+    model: OwnModel = None,
     json: Json = False,
 ) -> int:
     """Score the rows of a file with a trained model.
@@ -38,11 +39,11 @@ def predict(
     base.start_jax()
     from sagda.scorer import Scorer
 
-    model = Scorer.load(folder, algorithm, seed)
-    scores = model.predict(file)
-    probability = model.probabilities(scores)
+    scorer = Scorer.load(folder, algorithm, seed, model)
+    scores = scorer.predict(file)
+    probability = scorer.probabilities(scores)
     if json:
-        facts = {"model": model.name, "positive": model.positive}
+        facts = {"model": scorer.name, "positive": scorer.positive}
         facts |= {"scores": scores.tolist(), "probabilities": probability.tolist()}
         print(json_module.dumps(facts))
         return 0
@@ -73,6 +74,7 @@ def evaluate(
     ] = None,
     algorithm: Algorithm = None,
     seed: Seed = None,
+    model: OwnModel = None,
     json: Json = False,
 ) -> int:
     """Judge a trained model on labelled rows.
@@ -88,13 +90,13 @@ def evaluate(
     from sagda.evaluation_page import keep, show
     from sagda.scorer import Scorer
 
-    model = Scorer.load(folder, algorithm, seed)
-    table = model.labelled(file, label, client_column)
-    scores = model.scores(table)
-    found = judged(scores, model.probabilities(scores), table.label, table.client)
-    made = keep(folder, file, model.name, found)
+    scorer = Scorer.load(folder, algorithm, seed, model)
+    table = scorer.labelled(file, label, client_column)
+    scores = scorer.scores(table)
+    found = judged(scores, scorer.probabilities(scores), table.label, table.client)
+    made = keep(folder, file, scorer.name, found)
     if json:
-        print(json_module.dumps({"model": model.name} | found.as_json()))
+        print(json_module.dumps({"model": scorer.name} | found.as_json()))
         return 0
     show(found, made)
     return 0

@@ -64,6 +64,9 @@ Out = Annotated[
 ]
 Seconds = Annotated[float, said("Seconds between checkpoints.")]
 Json = Annotated[bool, said("Print one JSON object.")]
+OwnModel = Annotated[
+    str | None, said("FILE.py:FUNCTION, where the model is of your own code.")
+]
 Folder = Annotated[Path, said("The run folder.")]
 ManyFlags = Annotated[Machines | None, Parameter(name="*")]
 
@@ -73,11 +76,21 @@ def merged(
 ) -> Config:
     """Defaults, under the file's keys, under the flags that were given."""
     values, text = configs.read_toml(file) if file else ({}, "")
-    if flags is not None:
-        values |= {name: getattr(flags, name) for name in flags.model_fields_set}
+    given = flags.model_fields_set if flags is not None else ()
+    values |= {name: getattr(flags, name) for name in given}
+    beside = Path() if file is None or "model" in given else file.parent
+    if ":" in str(values.get("model")):
+        values["model"] = allowed(str(values["model"]), beside)
     if algorithms is not None:
         values["algorithms"] = algorithms
     return configs.build(values, str(file), text)
+
+
+def allowed(model: str, beside: Path | None = None) -> str:
+    """The name of a model of the user's code, which may be run from here on."""
+    from sagda.models import allow
+
+    return allow(model, beside)
 
 
 def start_jax() -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.commands.base import Folder, Json, app, said
+from sagda.commands import base
+from sagda.commands.base import Folder, Json, OwnModel, app, said
 from sagda.commands.training import page_of
 
 NOBODY = 4  # the exit code where no server or too few clients can be reached
@@ -114,6 +115,10 @@ def join(
     plaintext: Annotated[
         bool, said("Neither TLS nor keys, for trying out on 127.0.0.1 only.")
     ] = False,
+    model: Annotated[
+        str | None,
+        said("FILE.py:FUNCTION, the code that the server may name as the model."),
+    ] = None,
     leave: Annotated[
         bool, said("Leave the federation: the server removes this site's variate.")
     ] = False,
@@ -161,6 +166,10 @@ def join(
     told |= {"name": name} if name else {}
     told |= {"positive": positive} if positive is not None else {}
     told |= {"key": str(key.absolute())} if key is not None else {}
+    if model is not None:
+        base.allowed(model)
+        file, _, function = model.rpartition(":")
+        told["model"] = f"{Path(file).resolve()}:{function}"
     desk = Desk.of(told | {"least": least})
     if desk.signer is not None:
         entry = key_beside(key, desk.name)
@@ -278,6 +287,7 @@ def verify(
             consume_multiple=True,
         ),
     ] = None,
+    model: OwnModel = None,
     json: Json = False,
 ) -> int:
     """Check a federation's files: digests, V = sum of v_i, every round once.
@@ -288,6 +298,8 @@ def verify(
     from sagda.federated import replay as replays
     from sagda.federated.desk import SITE, Desk
 
+    if model is not None:
+        base.allowed(model)
     own = [path.parent for path in sorted(folder.glob(f"sites/*/{SITE}"))]
     desks = [Desk.in_folder(place) for place in (own if sites is None else sites)]
     kept = replays.read_kept(folder)

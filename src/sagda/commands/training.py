@@ -22,6 +22,7 @@ from sagda.commands.base import (
     Name,
     Names,
     Out,
+    OwnModel,
     Seconds,
     Set,
     app,
@@ -134,6 +135,7 @@ def resume(
     /,
     *,
     checkpoint_seconds: Seconds = 5.0,
+    model: OwnModel = None,
     machines: ManyFlags = None,
     json: Json = False,
 ) -> int:
@@ -143,6 +145,8 @@ def resume(
     """
     from sagda.folder import read_folder
 
+    if model is not None:
+        base.allowed(model)
     # Of several machines only the first needs to have the folder.
     config = None if machines and machines.place else read_folder(folder)
     return go(config, None, folder, checkpoint_seconds, machines, json)

@@ -24,7 +24,7 @@ from sagda.engines.loop import Loop
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import REFRESH, Carry, Tally
 from sagda.engines.run import Run, checked_resume
-from sagda.engines.setup import numbers
+from sagda.engines.setup import Ops, numbers
 from sagda.inner import norm_sq
 from sagda.keys import Key, key_of, root_key
 from sagda.methods import Method
@@ -445,3 +445,49 @@ def check_module(rows: Rows, z: Point) -> None:
             f"the loss of {type(rows.problem).__name__} must have one value per row, "
             f"got shape {tuple(losses.shape)} for {count} rows."
         )
+
+
+def client_part(
+    rows: Rows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
+) -> tuple[Any, Any, Any]:
+    """A phase at a site: the reply, what is kept, and the renewed memory."""
+    with torch.no_grad():
+        own = tensors(memory)
+        reply, kept = phase.client(
+            rows.objective(0), tensors(message), tensors(kept), turn
+        )
+        return arrays((reply, kept, phase.renew(own, reply)))
+
+
+def eager_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
+    """[rows], in double precision."""
+    x, parts = tensors(x, np.float64), [np.zeros(0)]
+    with evaluating(problem):
+        for at in range(0, len(features), block):
+            rows = tensors(np.asarray(features[at : at + block]), np.float64)
+            parts.append(problem.score(x, Table(rows, None)).numpy())
+    return np.concatenate(parts)
+
+
+def value_and_grad(value: Any) -> Any:
+    """As JAX's, for functions of tensors."""
+
+    def both(first: Any, *others: Any) -> tuple[Any, Any]:
+        return value(first, *others), gradient(lambda z: value(z, *others), first)
+
+    return both
+
+
+TORCH = Ops(torch.stack, value_and_grad)
+
+
+def eager_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
+    """What a site is asked of its rows, and their scores, in double precision."""
+    table = tensors(numbers(rows.data), np.float64)
+    if isinstance(table, Table):
+        table = table._replace(position=torch.arange(len(rows.weight)))
+    weight, z = tensors(rows.weight, np.float64), tensors(z, np.float64)
+    with evaluating(problem):
+        found = ask(problem, z, table, weight, TORCH)
+        scores = problem.score(z.x, table)
+        return arrays(found), None if scores is None else scores.numpy()

@@ -26,7 +26,7 @@ from sagda.devices import keep_programs
 from sagda.engines.flower_post import guard
 from sagda.federated.desk import Desk
 from sagda.federated.identity import NAME, Register
-from sagda.federated.lead import FOLDER, REGISTER, lead
+from sagda.federated.lead import FOLDER, OWN, REGISTER, lead
 from sagda.federated.letters import (
     Bye,
     Census,
@@ -37,6 +37,7 @@ from sagda.federated.letters import (
     Look,
     mark_of,
 )
+from sagda.models import allow
 from sagda.protocol.messages import Refusal
 from sagda.protocol.wire import Part, Refused
 
@@ -339,7 +340,9 @@ def main(grid: Grid, context: Context) -> None:
     if not isinstance(folder, str):
         raise BadValue("the run configuration needs `folder`, the run's folder.")
     config = context.run_config.get("config") or None
-    keys = os.environ.get(REGISTER)
+    keys, own = os.environ.get(REGISTER), os.environ.get(OWN)
+    if own is not None:
+        allow(own)
     register = None if keys is None else Register(Path(keys))
 
     def sites(timeout: float) -> GridSites:

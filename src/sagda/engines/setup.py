@@ -1,7 +1,7 @@
 """What stays the same over a run, as compiled programs take it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -82,6 +82,13 @@ class View:
             near = replace(setup.clients, table=table, start=start)
             near = jax.tree.map(put, jax.device_get(near))
         return cls(near, put(federation.weight), put(federation.owner))
+
+
+class Ops(NamedTuple):
+    """What a formula needs beyond plain operators: JAX's, or PyTorch's."""
+
+    stack: Any
+    value_and_grad: Any
 
 
 def numbers(data: PyTree) -> PyTree:

@@ -5,7 +5,7 @@ solution are small against the gradients themselves.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda.calibration import calibrated
-from sagda.core import Point
+from sagda.core import Point, zeros_like
 from sagda.data.federation import Federation, Table
-from sagda.engines.setup import numbers, on_device
+from sagda.engines.setup import Ops, numbers, on_device
 from sagda.federated.plan import Plan, on_host
 from sagda.inner import norm_sq
 from sagda.metrics import COLUMNS, mean_loss
@@ -45,6 +45,12 @@ def question_of(problem: Problem, share_losses: bool) -> str:
 
 def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
     """What this client sends back: means over its own rows."""
+    if plan.problem.eager:
+        from sagda.engines.eager import eager_sums
+
+        tree, scores = eager_sums(ASKED[question], plan.problem, rows, z)
+        parcel = Spec.of(tree).pack(tree)
+        return parcel | counted(scores, np.asarray(rows.data.label))
     with jax.enable_x64(True):
         wide = lambda tree: jax.tree.map(lambda a: on_device(a, np.float64), tree)
         table, weight = wide(numbers(rows.data)), wide(rows.weight)
@@ -59,28 +65,28 @@ def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
 
 @cache
 def program(question: str) -> Callable:
-    return jax.jit(ASKED[question])
+    return jax.jit(partial(ASKED[question], ops=Ops(jnp.stack, jax.value_and_grad)))
 
 
-def at_point(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Any:
+def at_point(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
     """f_i and its gradient at z."""
-    f, grad = jax.value_and_grad(lambda z: mean_loss(problem, z, rows, weight))(z)
+    f, grad = ops.value_and_grad(lambda z: mean_loss(problem, z, rows, weight))(z)
     return {"f": f, "grad": grad}
 
 
-def along_y(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Any:
+def along_y(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
     """f_i at three values of y, and its gradient in x at two: y is one number."""
     f = lambda x, y: mean_loss(problem, Point(x, y), rows, weight)
-    both = lambda y: jax.value_and_grad(f)(z.x, jnp.asarray(y, z.y.dtype))
+    both = lambda y: ops.value_and_grad(f)(z.x, zeros_like(z.y) + y)
     values, slopes = zip(*map(both, NODES), strict=True)
-    stack = lambda *a: jnp.stack(a)
-    return {"f": jnp.stack(values), "grad": jax.tree.map(stack, *slopes[1:])}
+    stack = lambda *a: ops.stack(a)
+    return {"f": ops.stack(values), "grad": jax.tree.map(stack, *slopes[1:])}
 
 
-def with_sums(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Any:
+def with_sums(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
     """f_i and its gradient, and what the server needs of this client to have y*."""
     sums = problem.inner_sums(z.x, rows, weight)
-    return at_point(problem, z, rows, weight) | {"sums": sums}
+    return at_point(problem, z, rows, weight, ops) | {"sums": sums}
 
 
 ASKED = {"point": at_point, "quadratic": along_y, "sums": with_sums}

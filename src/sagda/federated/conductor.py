@@ -23,6 +23,7 @@ from sagda.federated.plan import Plan, Specs, on_host
 from sagda.federated.terms import WIDEST, Options, Terms
 from sagda.metrics import auc
 from sagda.protocol.server import Book
+from sagda.scorer import scored
 
 AROUND = 1 << 20  # bytes of a reply beside its numbers
 RETRY = 3.0  # seconds between attempts at a round that failed
@@ -319,7 +320,10 @@ class Conductor:
         scaling, rows = self.terms.scaling, self.test
         if scaling is not None:
             rows = scaled(rows, scaling)
-        scores = np.asarray(problem.score(z.x, rows))
+        if problem.eager:
+            scores = scored(problem, z.x, np.asarray(rows.features))
+        else:
+            scores = np.asarray(problem.score(z.x, rows))
         return {"auc_test": auc(scores, np.asarray(self.test.label))}
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,12 @@ def demo(
     files: dict[str, Path],
     show: Callable[[dict[str, Any]], None],
     stop: Callable[[], bool],
+    more: Sequence[str] = (),
 ) -> tuple[int | None, str]:
-    """Everything started, watched and ended; the server's exit code and last words."""
+    """Everything started, watched and ended; the server's exit code and last words.
+
+    `more`: what every site is told beside where things are.
+    """
     port = processes.free_port()
     keys = Keys(folder / "sites" / "keys")
     keys.init([], DAYS)
@@ -83,7 +87,7 @@ def demo(
         to = ["--out", str(folder), "--port", str(port), "--keys", str(keys.folder)]
         server = start("server", "serve", str(config), *to)
         for name, file in files.items():
-            arguments = ["--data", str(file), "--name", name]
+            arguments = ["--data", str(file), "--name", name, *more]
             state = folder / "sites" / name
             arguments += ["--key", str(state / f"{name}.key"), "--ca", str(keys.ca)]
             at = f"127.0.0.1:{port}"

@@ -23,6 +23,7 @@ from sagda.federated.plan import Plan, Specs
 from sagda.federated.shelf import Shelf
 from sagda.federated.site import Site
 from sagda.federated.terms import Terms
+from sagda.models import allow, is_own
 from sagda.protocol.messages import Instruction
 from sagda.protocol.wire import Refused
 from sagda.scorer import RECIPE
@@ -42,6 +43,7 @@ class Desk(NamedTuple):
     positive: str | None = None
     key: str | None = None  # the file of its private key; without one nothing is signed
     least: int = 2  # sites that must answer together before this one does
+    model: str | None = None  # FILE.py:FUNCTION that this site lets the server name
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "Desk":
@@ -61,6 +63,7 @@ class Desk(NamedTuple):
             text("positive"),
             text("key"),
             check.integer("least", int(told.get("least", 2)), low=1),
+            text("model"),
         )
 
     @classmethod
@@ -89,6 +92,7 @@ class Desk(NamedTuple):
         note = letter.note
         if isinstance(note, Hello):
             return Letter(self.census(note.moments))
+        self.allow(letter.terms)
         plan, specs, scaling = agreed(letter.terms, note.run)
         if note.config != plan.config:
             raise Refused("site", "terms that are not the configuration's.")
@@ -102,6 +106,12 @@ class Desk(NamedTuple):
         site = Site(plan, self.rows(scaling), shelf.load(), shelf.save, draw, specs)
         answer = site.handle(letter)
         return answer or Letter(Fault("ignored", "a letter that was overtaken."))
+
+    def allow(self, terms: str) -> None:
+        """A model that is code runs here only if this site's own people named it."""
+        wanted = Terms.read(terms).config.model
+        if is_own(wanted) and (self.model is None or allow(self.model) != wanted):
+            raise Refused("site", f"the model {wanted} is not allowed: see --model.")
 
     def census(self, moments: bool = False) -> Census:
         """Who this is; the moments of its features only if they hide single rows."""

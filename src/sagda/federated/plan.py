@@ -9,9 +9,9 @@ import numpy as np
 from sagda.check import BadValue
 from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep
 from sagda.engines.simulate import draw_starts
-from sagda.keys import root_key
+from sagda.keys import key_of, root_key
 from sagda.methods import Method
-from sagda.problems.base import Problem
+from sagda.problems.base import Problem, shape_of
 from sagda.protocol.wire import Spec
 
 
@@ -38,15 +38,18 @@ class Plan(NamedTuple):
     def start(self) -> Point:
         """z_0, as the simulator draws it: in single precision, whatever the run's."""
         with jax.enable_x64(False):
-            keys = jax.vmap(root_key)(np.array([self.seed], np.uint32))
-            z = jax.tree.map(lambda a: a[0], draw_starts(self.problem, keys))
+            if self.problem.eager:
+                z = self.problem.init(key_of(root_key(np.uint32(self.seed)), "start"))
+            else:
+                keys = jax.vmap(root_key)(np.array([self.seed], np.uint32))
+                z = jax.tree.map(lambda a: a[0], draw_starts(self.problem, keys))
         with jax.enable_x64(self.float64):
             z = jax.tree.map(lambda a: jnp.asarray(a, self.dtype), z)
             return on_host(self.problem.project(z))
 
     def shape(self) -> Point:
         """The shape of z_0, without computing it."""
-        z = jax.eval_shape(lambda: self.problem.init(root_key(0)))
+        z = shape_of(self.problem)
         with jax.enable_x64(self.float64):
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, self.dtype), z)
 

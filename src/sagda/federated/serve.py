@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sagda import durable
+from sagda import durable, models
 from sagda.check import BadValue
 from sagda.federated import processes
 from sagda.federated.app import APP
 from sagda.federated.audit import Audit
 from sagda.federated.authority import Keys
 from sagda.federated.identity import PUBLIC, Register
-from sagda.federated.lead import FOLDER, REGISTER, RESET, SERVER
+from sagda.federated.lead import FOLDER, OWN, REGISTER, RESET, SERVER
 from sagda.federated.proxy import Proxy
 from sagda.federated.status import FILE, read_status
 
@@ -70,6 +70,8 @@ class Server:
         processes.check_port(self.host, self.port)
         command = [processes.program("flower-superlink")]
         environment = {FOLDER: str(self.folder.resolve())}
+        for name, path in models.OWN.items():
+            environment[OWN] = f"{path}:{name.rpartition(':')[2]}"
         secure = "insecure = true"
         if self.keys is None:
             command.append("--insecure")

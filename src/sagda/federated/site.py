@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.core import Turn
+from sagda.core import Phase, Turn
 from sagda.data.federation import Federation
 from sagda.engines.setup import Setup
 from sagda.federated import assess
 from sagda.federated.letters import Letter, Look, Seen
 from sagda.federated.plan import Plan, Specs, on_host, phase_of
-from sagda.keys import key_of, root_key
+from sagda.keys import Key, key_of, root_key
 from sagda.protocol.client import Cache, Client
 from sagda.protocol.messages import Instruction
 from sagda.protocol.wire import Parcel
@@ -99,23 +99,29 @@ class Site:
             raise BadValue(f"phase {phase.name!r} came before the one that it needs.")
         plan = self.plan
         with jax.enable_x64(plan.float64):
-            setup = Setup.of(
-                plan.problem,
-                self.rows,
-                plan.dtype,
-                cohort=1,
-                batch_size=plan.batch_size,
-            )
             key = key_of(root_key(plan.seed), told.round, phase.name, self.number)
-            turn = Turn(np.int32(told.round), key)
-            reply, value, new = on_host(
-                program(phase.name)(
-                    setup, plan.method, turn, told.message, value, memory
-                )
-            )
+            reply, value, new = self.work(phase, key, told, value, memory)
         parcel = self.specs.up[phase.name].pack(reply)
         at = told.ticket.incarnation, told.round
         return parcel, new, Kept(*at, phase.name, value)
+
+    def work(
+        self, phase: Phase, key: Key, told: Instruction, kept: Any, memory: Any
+    ) -> tuple[Any, Any, Any]:
+        """Reply, what is kept, and the renewed memory."""
+        plan = self.plan
+        if plan.problem.eager:
+            from sagda.engines.eager import Rows, client_part
+
+            rows = Rows.of(plan.problem, self.rows, plan.batch_size, plan.dtype)
+            turn = Turn(told.round, key)
+            return client_part(rows, phase, told.message, kept, memory, turn)
+        setup = Setup.of(
+            plan.problem, self.rows, plan.dtype, cohort=1, batch_size=plan.batch_size
+        )
+        turn = Turn(np.int32(told.round), key)
+        work = program(phase.name)
+        return on_host(work(setup, plan.method, turn, told.message, kept, memory))
 
 
 @cache

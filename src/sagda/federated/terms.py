@@ -18,7 +18,7 @@ from sagda.federated.filters import COORDINATES, FILTERS, least
 from sagda.federated.letters import Census
 from sagda.federated.plan import Plan
 from sagda.model_files import Place, recipe_of
-from sagda.models import MODELS
+from sagda.models import OWN, allow, is_own, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
@@ -92,6 +92,9 @@ def read_terms(path: Path) -> tuple[Config, Options]:
     """A server's file: keys as in any configuration, and a table `[federation]`."""
     values, text = configs.read_toml(path)
     table = values.pop(TABLE, {})
+    model = values.get("model")
+    if isinstance(model, str) and is_own(model) and model not in OWN:
+        values["model"] = allow(model, path.parent)
     return checked(values, table, str(path), text)
 
 
@@ -238,7 +241,7 @@ class Terms(BaseModel):
     def problem(self) -> Problem:
         own = self.config.set.get(self.config.problem, {})
         if self.config.problem == "auc":
-            return AUC(MODELS[self.config.model](self.features), self.tau)
+            return AUC(model_of(self.config.model, self.features), self.tau)
         return DRO(self.features, self.samples, **own)
 
     def plan(self, run: str) -> Plan:

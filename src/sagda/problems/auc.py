@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from sagda import check
-from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
 from sagda.keys import Key, key_of
-from sagda.models import Linear, Model
+from sagda.models import Model, as_model
 from sagda.problems.base import Problem
 
 
@@ -50,16 +49,10 @@ class AUC(Problem):
         check.positive("tau", self.tau)
 
     @classmethod
-    def of(cls, federation: Federation, model: Model | None = None) -> "AUC":
+    def of(cls, federation: Federation, model: Any = None) -> "AUC":
         """The problem on this data: tau counted over clients, a linear scorer."""
         tau = share_of_positives(federation)
-        if model is None:
-            model = Linear(federation.data.features.shape[1])
-        elif not (hasattr(model, "init") and hasattr(model, "apply")):
-            raise BadKind(
-                "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
-                f"got one of type {type(model).__name__}."
-            )
+        model = as_model(model, federation.data.features.shape[1])
         return cls(model, tau)
 
     def check(self, federation: Federation) -> None:

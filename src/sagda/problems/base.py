@@ -5,12 +5,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 
 from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
-from sagda.keys import Key
+from sagda.keys import Key, root_key
 from sagda.pytree import register
+
+
+def shape_of(problem: "Problem") -> Point:
+    """The shapes of (x_0, y_0); computed only where PyTorch makes them."""
+    if problem.eager:
+        shape = lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype)
+        return jax.tree.map(shape, problem.init(root_key(0)))
+    return jax.eval_shape(lambda: problem.init(root_key(0)))
 
 
 @dataclass(frozen=True)

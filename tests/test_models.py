@@ -1,0 +1,113 @@
+"""Models of one's own: frozen parts, pairs of functions, files with code."""
+
+import json
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import sagda
+from conftest import flat, uneven_table
+from sagda import models
+from sagda.check import BadValue
+from sagda.cli import main
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return uneven_table([6, 5, 8])
+
+
+def short_run(problem, clients, **options):
+    told = {"rounds": 3, "batch_size": 2} | options
+    return sagda.simulate(sagda.sagda_i(local_lr=0.05), problem, clients, **told)
+
+
+def test_a_pair_of_functions_is_a_model(clients):
+    linear = models.Linear(4)
+    pair = linear.init, linear.apply
+    one = short_run(sagda.AUC.of(clients), clients)
+    two = short_run(sagda.AUC.of(clients, pair), clients)
+    np.testing.assert_array_equal(flat(one.z), flat(two.z))
+
+
+def test_frozen_parts_are_not_in_x_and_still_at_work(clients):
+    make = lambda key: eqx.nn.MLP(4, "scalar", 3, 1, key=key)
+    whole = sagda.Equinox(make)
+    part = sagda.Equinox(make, frozen=("layers.0",))
+    key = sagda.keys.root_key(7)
+    assert part.init(key).layers[0].weight is None
+    fixed = make(jax.random.key(0)).layers[0]
+    rows = clients.data.features.astype(np.float32)
+    x = part.init(key)
+    both = eqx.tree_at(
+        lambda m: (m.layers[0].weight, m.layers[0].bias),
+        whole.init(key),
+        (fixed.weight, fixed.bias),
+    )
+    np.testing.assert_allclose(part.apply(x, rows), whole.apply(both, rows), rtol=1e-6)
+    run = short_run(sagda.AUC.of(clients, part), clients)
+    assert run.z.x.model.layers[0].weight is None
+    with pytest.raises(BadValue, match=r"`frozen` must name parts.*no 'layer.0' among"):
+        sagda.Equinox(make, frozen=("layer.0",)).init(key)
+
+
+NETS = """
+import equinox as eqx
+import sagda
+
+def make(features):
+    return sagda.Equinox(lambda key: eqx.nn.MLP(features, "scalar", 4, 1, key=key))
+
+def number(features):
+    return 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "OWN", {})
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "nets.py").write_text(NETS)
+    rows = ["a,b,label", *(f"{i},{i * i % 7},{i % 2}" for i in range(40))]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+RUN = (
+    "run --problem auc --data rows.csv --partition iid --clients 4 --samples all "
+    "--rounds 3 --out out"
+)
+
+
+def test_a_model_of_ones_own_code_from_the_command(here, capsys, monkeypatch):
+    assert main([*RUN.split(), "--model", "code/nets.py:make"]) == 0
+    assert json.loads((here / "out/recipe.json").read_text())["model"] == "nets.py:make"
+    assert main(["predict", "out", "rows.csv", "--out", "scores.csv"]) == 0
+    # In another process nobody has named the file yet.
+    monkeypatch.setattr(models, "OWN", {})
+    capsys.readouterr()
+    assert main(["resume", "out"]) == 2
+    said = capsys.readouterr().err
+    assert "is code that is run only if you name its file" in said
+    assert main(["predict", "out", "rows.csv"]) == 2
+    assert main(["resume", "out", "--model", "code/nets.py:make"]) == 0
+    monkeypatch.setattr(models, "OWN", {})
+    assert main(["predict", "out", "rows.csv", "--model", "code/nets.py:make"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("code/none.py:make", "FILE.py:FUNCTION with a file that exists"),
+        ("code/nets.py:other", "must define the function other"),
+        ("code/nets.py:number", "must make a torch.nn.Module, or a model with"),
+        ("os:system", "FILE.py:FUNCTION with a file that exists"),
+    ],
+)
+def test_a_model_that_cannot_be_had_gets_one_sentence(model, said, here, capsys):
+    assert main([*RUN.split(), "--model", model]) == 2
+    assert said in capsys.readouterr().err
+    assert not (here / "out").exists()
