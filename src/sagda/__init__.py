@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from sagda.problems.gan import GAN as GAN
     from sagda.problems.quadratic import Quadratic as Quadratic
     from sagda.scorer import Scorer as Scorer
+    from sagda.trackers import EarlyStop as EarlyStop
+    from sagda.trackers import MLflow as MLflow
+    from sagda.trackers import TensorBoard as TensorBoard
 
 __version__ = "0.1.0"
 
@@ -100,6 +103,7 @@ _HOME = {
     "sagda.problems.gan": "GAN",
     "sagda.problems.quadratic": "Quadratic",
     "sagda.scorer": "Scorer",
+    "sagda.trackers": "EarlyStop MLflow TensorBoard",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -8,12 +8,15 @@ recipe.json        what a model needs beside its numbers to score rows of a file
 MODEL_CARD.md      data, training, measures and limits of the model
 images.safetensors pictures that the first seed's x makes, if any
 checkpoint/        the newest durable state
+tensorboard/       event files, or
+mlflow.db          MLflow's runs, where asked for
 report.html        the page
 """
 
 import csv
 import io
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,7 +34,7 @@ from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
-from sagda.engines.run import Progress, Run
+from sagda.engines.run import Callback, Progress, Run
 from sagda.engines.simulate import advice, run_side_by_side
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
@@ -39,6 +42,7 @@ from sagda.grid import Sweep
 from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
 from sagda.model_files import Outcome, keep_recipe, model_arrays
+from sagda.trackers import EarlyStop, MLflow, TensorBoard
 
 SCHEMA = 1
 
@@ -132,12 +136,15 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
         sweep = Sweep(experiment) if experiment.config.grid else None
         alone = ({name: method} for name, method in experiment.methods.items())
         done: dict[str, Method] = {}
+        callbacks = callbacks_of(experiment.config, folder)
         for batch in sweep.batches(runs) if sweep else alone:
             first, *others = batch
             name = first if sweep is None else f"sweep-{len(done):04d}"
             resume = stored.runs.get(name) if stored else None
             watch.started(name, int(resume["round"]) if resume else 0)
-            run = run_batch(experiment, name, batch, resume, checkpoints, watch)
+            run = run_batch(
+                experiment, name, batch, resume, checkpoints, watch, callbacks
+            )
             runs |= zip(batch, apart(run, len(batch)) if others else [run], strict=True)
             done |= batch
         experiment = experiment._replace(methods=done)
@@ -174,6 +181,7 @@ def run_batch(
     resume: dict[str, np.ndarray] | None,
     checkpoints: Checkpoints,
     watch: Watch,
+    callbacks: tuple[Callback, ...],
 ) -> Run:
     """Methods side by side, with checkpoints now and then and a clean stop."""
     last = time.monotonic()
@@ -199,14 +207,37 @@ def run_batch(
         list(methods.values()),
         experiment.problem,
         experiment.federation,
-        progress=progress,
+        progress=(progress, *callbacks),
         resume=resume,
         **simulate_options(experiment),
     )
     if run.diverged and not experiment.config.grid:
         watch.warn(advice(methods[name], run.diverged))
+    if ended := stopped_early(run, experiment.config.rounds):
+        watch.warn(f"{name} stopped early at round {ended}.")
     save(run)
     return run
+
+
+def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
+    """Who logs evaluations, and who ends a run early."""
+    out: list[Callback] = []
+    if config.track == "tensorboard":
+        out.append(TensorBoard(folder / "tensorboard"))
+    elif config.track == "mlflow":
+        # A server that the user's environment names goes before the folder.
+        own = None if os.environ.get("MLFLOW_TRACKING_URI") else folder / "mlflow.db"
+        digest = durable.digest(write_toml(config).encode())[:12]
+        out.append(MLflow(uri=own, key=f"{folder.resolve()} {digest}"))
+    if config.stop_early is not None:
+        out.append(EarlyStop(config.stop_early, patience=config.patience or 1))
+    return tuple(out)
+
+
+def stopped_early(run: Run, rounds: int) -> int | None:
+    """The round at which a callback ended a run, if one did."""
+    whole = run.round == rounds or len(run.diverged) == len(run.history.seeds)
+    return None if whole else run.round
 
 
 def write_results(
@@ -249,7 +280,12 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
         "largest": int(sizes.max()),
         "labels": label_counts(federation),
     }
-    return summary_of(runs, experiment.config.rounds, split, experiment.methods)
+    rounds = experiment.config.rounds
+    summary = summary_of(runs, rounds, split, experiment.methods)
+    ended = {name: stopped_early(run, rounds) for name, run in runs.items()}
+    if ended := {name: t for name, t in ended.items() if t is not None}:
+        summary["stopped_early"] = ended
+    return summary
 
 
 def summary_of(
