@@ -45,7 +45,7 @@ class Tracker(abc.ABC):
         self.restart()
 
     def restart(self) -> None:
-        self.now: Progress | None = None
+        self.now: Progress | None = None  # what is yet to be written
         self.names: list[str] = []  # as soon as something is written
         self.written, self.clock = 0, time.monotonic()
 
@@ -65,17 +65,18 @@ class Tracker(abc.ABC):
             if self.now is not None:
                 self.write(self.now)
         finally:
-            if self.names:
-                self.close(finished=kind is None)
+            self.close(finished=kind is None)
             self.restart()
 
     def write(self, now: Progress) -> None:
         """What is new; at first that is the whole history, also of a resumed run."""
+        self.now = None  # a store that fails is not asked again
         if not self.names:
             lanes = list(zip(now.methods, now.history.seeds, strict=True))
-            self.names = [f"{self.label(m)}/seed-{seed}" for m, seed in lanes]
-            for name, (method, seed) in zip(self.names, lanes, strict=True):
+            names = [f"{self.label(m)}/seed-{seed}" for m, seed in lanes]
+            for name, (method, seed) in zip(names, lanes, strict=True):
                 self.begin(name, parameters(now, method, seed))
+            self.names = names
         for i, name in enumerate(self.names):
             self.log(name, rows(now.history, i, self.written))
         self.written, self.clock = len(now.history.rounds), time.monotonic()

@@ -3,10 +3,12 @@
 import logging
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 from sagda import check
+from sagda.durable import digest
 from sagda.trackers.base import Row, Tracker, check_extra
 
 AT_ONCE = 1000  # values that MLflow takes in one call
@@ -45,13 +47,16 @@ class MLflow(Tracker):
     def begin(self, name: str, parameters: dict[str, Any]) -> None:
         if self.client is None:
             self.client = connected(self.uri)
+        from mlflow.entities import Param
+
         client, tags = self.client, {}
         found = client.get_experiment_by_name(self.experiment)
         place = found.experiment_id if found else self.new_experiment()
         again = []
         if self.key is not None:
-            tags = {KEY: f"{self.key} {name}"}
-            wanted = f"tags.`{KEY}` = '{quoted(tags[KEY])}'"
+            # A digest needs no quoting in a search.
+            tags = {KEY: digest(f"{self.key} {name}".encode())}
+            wanted = f"tags.`{KEY}` = '{tags[KEY]}'"
             again = client.search_runs([place], wanted, max_results=1)
         if again:
             run = again[0]
@@ -60,8 +65,8 @@ class MLflow(Tracker):
         else:
             run = client.create_run(place, run_name=name, tags=tags)
             self.last[name] = -1
-            for key, value in parameters.items():
-                client.log_param(run.info.run_id, key, value)
+            params = [Param(key, str(value)) for key, value in parameters.items()]
+            client.log_batch(run.info.run_id, params=params)
         self.runs[name] = run.info.run_id
 
     def new_experiment(self) -> str:
@@ -101,15 +106,13 @@ class MLflow(Tracker):
 def connected(uri: str | Path | None) -> Any:
     """A client of MLflow's that sends nothing to anyone else."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    from mlflow import MlflowClient
-
-    # It tells how it makes a database's tables.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     if isinstance(uri, Path):
         uri.parent.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{uri.resolve()}"
-    return MlflowClient(tracking_uri=uri)
+    with warnings.catch_warnings():
+        # Its own use of its database's library is not the user's concern.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from mlflow import MlflowClient
 
-
-def quoted(text: str) -> str:
-    return text.replace("'", "\\'")
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+        return MlflowClient(tracking_uri=uri)

@@ -35,11 +35,9 @@ class TensorBoard(Tracker):
         writer.add_event(event(0, summary=hparams_pb(parameters, trial_id=name)))
 
     def log(self, name: str, rows: list[Row]) -> None:
-        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
-
         for row in rows:
             # One event for all columns: a crash leaves no half of them.
-            values = [scalar_pb(k, v).value[0] for k, v in row.values.items()]
+            values = [{"tag": k, "simple_value": v} for k, v in row.values.items()]
             self.writers[name].add_event(event(row.round, summary={"value": values}))
 
     def close(self, finished: bool) -> None:
