@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 import sagda
 from sagda import EarlyStop, History, MLflow, TensorBoard, cli, sagda_i
 from sagda.check import BadKind, BadValue
+from sagda.commands import training
 from sagda.config import Config, write_toml
 from sagda.engines import loop
 from sagda.engines.checks import columns_of
 from sagda.federated.terms import checked
 from sagda.history import COUNTS
-from sagda.trackers import base
+from sagda.trackers import base, into_mlflow
 from test_simulate import same_bits
 
 METHOD = sagda_i(local_lr=(0.02, 0.05), local_steps=2)
@@ -32,6 +34,12 @@ def quiet_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Its charts take seconds, and other tests look at them."""
+    monkeypatch.setattr(training, "page_of", lambda folder: "")
 
 
 def run(quadratic, **options):
@@ -240,6 +248,15 @@ def test_methods_of_one_name_have_places_of_their_own(quadratic):
     assert {p.name for p in Path("logs").iterdir()} == {"sagda-i", "sagda-i-2"}
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A database with MLflow's tables, which take it seconds to make."""
+    pytest.importorskip("mlflow", reason="needs sagda[mlflow]")
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    into_mlflow.connected(path)
+    return path
+
+
 def mlflow_runs(path, experiment="sagda"):
     mlflow = pytest.importorskip("mlflow", reason="needs sagda[mlflow]")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path(path).resolve()}")
@@ -266,9 +283,9 @@ def same_metrics(found, history, i):
         np.testing.assert_array_equal([v for _, v in values], history[name][i])
 
 
-def test_mlflow_reads_what_was_measured_and_goes_on(quadratic):
-    pytest.importorskip("mlflow", reason="needs sagda[mlflow]")
-    store = {"uri": Path("store/runs.db"), "key": "it's mine"}
+def test_mlflow_reads_what_was_measured_and_goes_on(quadratic, empty):
+    shutil.copy(empty, "runs.db")
+    store = {"uri": Path("runs.db"), "key": "it's mine"}
 
     def fail(now):
         if now.round == 7:
@@ -276,12 +293,12 @@ def test_mlflow_reads_what_was_measured_and_goes_on(quadratic):
 
     with pytest.raises(KeyboardInterrupt):
         run(quadratic, progress=[MLflow("test", **store), fail])
-    runs, past = mlflow_runs("store/runs.db", "test")
+    runs, past = mlflow_runs("runs.db", "test")
     assert {one.info.status for one in runs.values()} == {"KILLED"}
     assert past["sagda-i/seed-3"]["f"][-1][0] == 7
     half = run(quadratic, rounds=5)
     whole = run(quadratic, progress=MLflow("test", **store), resume=half)
-    runs, past = mlflow_runs("store/runs.db", "test")
+    runs, past = mlflow_runs("runs.db", "test")
     assert set(runs) == {"sagda-i/seed-3", "sagda-i/seed-4"}
     for i, (name, one) in enumerate(sorted(runs.items())):
         assert one.info.status == "FINISHED"
@@ -311,7 +328,7 @@ def rows(folder):
     return list(csv.DictReader(Path(folder, "history.csv").read_text().splitlines()))
 
 
-def test_a_run_that_stopped_early_is_finished(capsys):
+def test_a_run_that_stopped_early_is_finished(capsys, monkeypatch):
     stop = ["--stop-early", "worst_client_loss", "--patience", 3]
     job = ["run", *QUICK, *stop, "--out", "r"]
     code, _, err = command(*job, capsys=capsys)
@@ -325,11 +342,13 @@ def test_a_run_that_stopped_early_is_finished(capsys):
     )
     assert Path("r/model.safetensors").is_file()
     before = Path("r/history.csv").read_bytes()
+    monkeypatch.setattr(training, "page_of", lambda folder: "")
     for again in (job, ["resume", "r"]):
         assert command(*again, capsys=capsys)[0] == 0
         assert Path("r/history.csv").read_bytes() == before
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_tracked_comparison_in_tensorboard(capsys):
     pytest.importorskip("tensorboard", reason="needs sagda[tensorboard]")
     job = [
@@ -352,8 +371,16 @@ def test_a_tracked_comparison_in_tensorboard(capsys):
             assert [value for _, value in found["phi"]] == expected
 
 
-def test_a_tracked_run_in_mlflow(capsys):
-    pytest.importorskip("mlflow", reason="needs sagda[mlflow]")
+@pytest.mark.usefixtures("no_page")
+def test_a_tracked_run_in_mlflow(capsys, empty, monkeypatch):
+    connected = into_mlflow.connected
+
+    def quickly(uri):
+        if not uri.exists():
+            shutil.copy(empty, uri)
+        return connected(uri)
+
+    monkeypatch.setattr(into_mlflow, "connected", quickly)
     job = ["run", *QUICK, "--rounds", 6, "--out", "r", "--track", "mlflow"]
     for _ in range(2):
         code, _, err = command(*job, capsys=capsys)

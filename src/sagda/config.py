@@ -24,6 +24,7 @@ from sagda import check
 from sagda.check import BadValue
 
 SCHEMA = 1
+PATIENCE = 100  # rounds, where an early stop names none
 
 
 def rates_text(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sagda import check
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.config import Config, build
+from sagda.config import PATIENCE, Config, build
 from sagda.data.datasets import DATASETS, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
@@ -63,7 +63,7 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
         if config.data == "mnist":
             values["per_class"] = config.per_class or (1000 if gan else 5000)
     if config.stop_early is not None:
-        values["patience"] = config.patience or 100
+        values["patience"] = config.patience or PATIENCE
     elif config.patience is not None:
         raise BadValue(
             "`patience` may be set only with stop_early, as in --stop-early "

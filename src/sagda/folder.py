@@ -32,7 +32,7 @@ from sagda import durable, gallery
 from sagda.card import write_card
 from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
-from sagda.config import Config, build, read_toml, write_toml
+from sagda.config import PATIENCE, Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Callback, Progress, Run
 from sagda.engines.simulate import advice, run_side_by_side
@@ -230,7 +230,8 @@ def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
         digest = durable.digest(write_toml(config).encode())[:12]
         out.append(MLflow(uri=own, key=f"{folder.resolve()} {digest}"))
     if config.stop_early is not None:
-        out.append(EarlyStop(config.stop_early, patience=config.patience or 1))
+        patience = config.patience or PATIENCE
+        out.append(EarlyStop(config.stop_early, patience=patience))
     return tuple(out)
 
 
