@@ -16,7 +16,6 @@ report.html        the page
 import csv
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -32,7 +31,7 @@ from sagda import durable, gallery
 from sagda.card import write_card
 from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
-from sagda.config import PATIENCE, Config, build, read_toml, write_toml
+from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Callback, Progress, Run
 from sagda.engines.simulate import advice, run_side_by_side
@@ -42,7 +41,7 @@ from sagda.grid import Sweep
 from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
 from sagda.model_files import Outcome, keep_recipe, model_arrays
-from sagda.trackers import EarlyStop, MLflow, TensorBoard
+from sagda.trackers.configured import callbacks_of, stopped_early
 
 SCHEMA = 1
 
@@ -217,28 +216,6 @@ def run_batch(
         watch.warn(f"{name} stopped early at round {ended}.")
     save(run)
     return run
-
-
-def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
-    """Who logs evaluations, and who ends a run early."""
-    out: list[Callback] = []
-    if config.track == "tensorboard":
-        out.append(TensorBoard(folder / "tensorboard"))
-    elif config.track == "mlflow":
-        # A server that the user's environment names goes before the folder.
-        own = None if os.environ.get("MLFLOW_TRACKING_URI") else folder / "mlflow.db"
-        digest = durable.digest(write_toml(config).encode())[:12]
-        out.append(MLflow(uri=own, key=f"{folder.resolve()} {digest}"))
-    if config.stop_early is not None:
-        patience = config.patience or PATIENCE
-        out.append(EarlyStop(config.stop_early, patience=patience))
-    return tuple(out)
-
-
-def stopped_early(run: Run, rounds: int) -> int | None:
-    """The round at which a callback ended a run, if one did."""
-    whole = run.round == rounds or len(run.diverged) == len(run.history.seeds)
-    return None if whole else run.round
 
 
 def write_results(
