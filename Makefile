@@ -14,7 +14,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[flower,parquet,report,sweep]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[flower,mlflow,parquet,report,sweep,tensorboard]' --group dev
 	touch $@
 
 demo: $(READY)  ## four methods on real data: a table, and a page to look at

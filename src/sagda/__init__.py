@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from sagda.problems.quadratic import Quadratic as Quadratic
     from sagda.pytorch import Torch as Torch
     from sagda.scorer import Scorer as Scorer
+    from sagda.trackers import EarlyStop as EarlyStop
+    from sagda.trackers import MLflow as MLflow
+    from sagda.trackers import TensorBoard as TensorBoard
 
 __version__ = "0.1.0"
 
@@ -102,6 +105,7 @@ _HOME = {
     "sagda.problems.quadratic": "Quadratic",
     "sagda.pytorch": "Torch",
     "sagda.scorer": "Scorer",
+    "sagda.trackers": "EarlyStop MLflow TensorBoard",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
 # What needs an extra is not there for `import *`.

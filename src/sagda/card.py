@@ -65,7 +65,7 @@ def data_lines(found: Results, config: Config) -> str:
 def training_lines(found: Results, config: Config) -> str:
     rows = [
         ["problem", f"{config.problem}, model {config.model}"],
-        ["rounds", str(found.summary["rounds"])],
+        ["rounds", f"{found.summary['rounds']}{found.early}"],
         ["clients of a round", str(config.cohort or found.summary["split"]["clients"])],
         ["rows of a stochastic gradient", str(config.batch_size)],
         *(

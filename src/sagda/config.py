@@ -24,6 +24,7 @@ from sagda import check
 from sagda.check import BadValue
 
 SCHEMA = 1
+PATIENCE = 100  # rounds, where an early stop names none
 
 
 def rates_text(value: Any) -> str:
@@ -117,6 +118,12 @@ class Config(BaseModel):
     """How clients and seeds are laid out: auto, mapped, batched/2:clients, chunk-16."""
     stream: Count | None = None
     """Rows to hold on the device at a time (default: all that fit)."""
+    track: str | None = None
+    """Log evaluations with tensorboard or mlflow, into the run folder."""
+    stop_early: str | None = None
+    """A column of the history: stop when its best value improves no more."""
+    patience: Count | None = None
+    """Rounds without an improvement after which that stops a run (default: 100)."""
     grid: dict[str, list[int | float | str] | str] = {}
     """A sweep's values of parameters, or a range of them as in 0.001:0.1."""
     trials: Count | None = None

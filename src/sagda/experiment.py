@@ -6,18 +6,20 @@ from typing import Any, NamedTuple
 from sagda import check
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.config import Config, build
+from sagda.config import PATIENCE, Config, build
 from sagda.data.datasets import DATASETS, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
 from sagda.data.recipe import Recipe
 from sagda.data.scaling import Scaling, scaled
-from sagda.engines.checks import check_run
+from sagda.engines.checks import check_run, columns_of
 from sagda.methods import Method
 from sagda.models import check_model, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
+from sagda.trackers.base import check_extra
+from sagda.trackers.early_stop import check_metric
 
 COMMON = ("local_lr", "server_lr", "local_steps")
 
@@ -60,6 +62,13 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
             values["positive"] = config.positive or "1"
         if config.data == "mnist":
             values["per_class"] = config.per_class or (1000 if gan else 5000)
+    if config.stop_early is not None:
+        values["patience"] = config.patience or PATIENCE
+    elif config.patience is not None:
+        raise BadValue(
+            "`patience` may be set only with stop_early, as in --stop-early "
+            f"grad_phi_sq, got {config.patience} alone."
+        )
     tables = {name: dict(table) for name, table in config.set.items() if table}
     for key, value in (assignments or {}).items():
         owner, dot, parameter = key.rpartition(".")
@@ -107,6 +116,11 @@ def prepare(config: Config) -> Experiment:
         check_grid(config)
         points = [method_at(config, point) for point in grid_points(config)]
         experiment = experiment._replace(methods=dict(enumerate(points)))
+    if config.track is not None:
+        check_extra(config.track)
+    if config.stop_early is not None:
+        columns = columns_of(experiment.problem, experiment.federation, experiment.test)
+        check_metric("stop_early", config.stop_early, columns)
     for method in experiment.methods.values():
         options = {
             name: value

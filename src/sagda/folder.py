@@ -8,6 +8,8 @@ recipe.json        what a model needs beside its numbers to score rows of a file
 MODEL_CARD.md      data, training, measures and limits of the model
 images.safetensors pictures that the first seed's x makes, if any
 checkpoint/        the newest durable state
+tensorboard/       event files, or
+mlflow.db          MLflow's runs, where asked for
 report.html        the page
 """
 
@@ -31,7 +33,7 @@ from sagda.check import BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
-from sagda.engines.run import Progress, Run
+from sagda.engines.run import Callback, Progress, Run
 from sagda.engines.simulate import advice, run_side_by_side
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
@@ -39,6 +41,7 @@ from sagda.grid import Sweep
 from sagda.machines import check_same, gathered, is_first, told
 from sagda.methods import Method
 from sagda.model_files import Outcome, keep_recipe, model_arrays
+from sagda.trackers.configured import callbacks_of, stopped_early
 
 SCHEMA = 1
 
@@ -132,12 +135,15 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
         sweep = Sweep(experiment) if experiment.config.grid else None
         alone = ({name: method} for name, method in experiment.methods.items())
         done: dict[str, Method] = {}
+        callbacks = callbacks_of(experiment.config, folder)
         for batch in sweep.batches(runs) if sweep else alone:
             first, *others = batch
             name = first if sweep is None else f"sweep-{len(done):04d}"
             resume = stored.runs.get(name) if stored else None
             watch.started(name, int(resume["round"]) if resume else 0)
-            run = run_batch(experiment, name, batch, resume, checkpoints, watch)
+            run = run_batch(
+                experiment, name, batch, resume, checkpoints, watch, callbacks
+            )
             runs |= zip(batch, apart(run, len(batch)) if others else [run], strict=True)
             done |= batch
         experiment = experiment._replace(methods=done)
@@ -174,6 +180,7 @@ def run_batch(
     resume: dict[str, np.ndarray] | None,
     checkpoints: Checkpoints,
     watch: Watch,
+    callbacks: tuple[Callback, ...],
 ) -> Run:
     """Methods side by side, with checkpoints now and then and a clean stop."""
     last = time.monotonic()
@@ -199,12 +206,14 @@ def run_batch(
         list(methods.values()),
         experiment.problem,
         experiment.federation,
-        progress=progress,
+        progress=(progress, *callbacks),
         resume=resume,
         **simulate_options(experiment),
     )
     if run.diverged and not experiment.config.grid:
         watch.warn(advice(methods[name], run.diverged))
+    if ended := stopped_early(run, experiment.config.rounds):
+        watch.warn(f"{name} stopped early at round {ended}.")
     save(run)
     return run
 
@@ -249,7 +258,12 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
         "largest": int(sizes.max()),
         "labels": label_counts(federation),
     }
-    return summary_of(runs, experiment.config.rounds, split, experiment.methods)
+    rounds = experiment.config.rounds
+    summary = summary_of(runs, rounds, split, experiment.methods)
+    ended = {name: stopped_early(run, rounds) for name, run in runs.items()}
+    if ended := {name: t for name, t in ended.items() if t is not None}:
+        summary["stopped_early"] = ended
+    return summary
 
 
 def summary_of(

@@ -53,6 +53,9 @@ def check_grid(config: Config) -> None:
         )
     if not config.grid:
         raise BadValue("`grid` must have a parameter, as in --grid local_lr=0.01,0.1.")
+    for key in ("track", "stop_early"):
+        if getattr(config, key) is not None:
+            raise BadValue(f"`{key}` is for `run` and `compare`, not for a sweep.")
     (name,) = config.algorithms
     for key, values in config.grid.items():
         parameter, dot, half = key.partition(".")

@@ -1,11 +1,17 @@
 """`History`: what a run measured, one value per seed and evaluated round."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from sagda import check
+
+# Columns that say what a run used, not what it found.
+COUNTS = (
+    "round", "gradients", "samples", "bytes_down", "bytes_up", "eval_bytes",
+    "lost_rounds", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,40 @@ class History:
                 values = {name: c[i, j].item() for name, c in self.columns.items()}
                 yield {"seed": seed, **values}
 
-    def followed_by(self, other: "History") -> "History":
-        """This history with a later one's rows behind it."""
-        columns = {
-            name: np.concatenate([column, other.columns[name]], axis=1)
-            for name, column in self.columns.items()
-        }
-        return History(self.seeds, columns)
+
+class Growing:
+    """A history that grows row by row; to look at it costs little at any length."""
+
+    def __init__(self, seeds: tuple[int, ...]):
+        self.seeds, self.count = seeds, 0
+        self.room: dict[str, np.ndarray] = {}  # [seeds, more than `count`] each
+
+    def go_on(self, past: History) -> None:
+        """Start with the rows of an earlier run."""
+        self.count = len(past.rounds)
+        self.room = {name: np.array(column) for name, column in past.columns.items()}
+
+    def append(self, row: Mapping[str, np.ndarray]) -> None:
+        """One value per seed in every column."""
+        if not self.room:
+            self.room = {name: value[:, None].copy() for name, value in row.items()}
+        elif self.count == self.room["round"].shape[1]:
+            twice = lambda column: np.concatenate([column, column], axis=1)
+            self.room = {name: twice(column) for name, column in self.room.items()}
+        for name, column in self.room.items():
+            column[:, self.count] = row[name]
+        self.count += 1
+
+    @property
+    def so_far(self) -> History:
+        """The rows as they stand, without a copy and not to be written to."""
+        seen = {name: column[:, : self.count] for name, column in self.room.items()}
+        for column in seen.values():
+            column.flags.writeable = False
+        return History(self.seeds, seen)
+
+    @property
+    def history(self) -> History:
+        """The rows as they stand."""
+        kept = {name: c[:, : self.count].copy() for name, c in self.room.items()}
+        return History(self.seeds, kept)

@@ -196,7 +196,7 @@ def write_page(folder: Path) -> Path:
     band = f"mean of {found.seeds} seeds, band from lowest to highest"
     page = Template(template()).substitute(
         title=html.escape(folder.resolve().name),
-        subtitle=html.escape(f"{what}; {found.summary['rounds']} rounds"),
+        subtitle=html.escape(f"{what}; {found.summary['rounds']} rounds{found.early}"),
         caption=band if found.seeds > 1 else "one seed",
         table=in_table(
             [[name, *cells] for name, cells in found.table.items()],

@@ -66,6 +66,13 @@ class Results(NamedTuple):
         return self.metrics[0]
 
     @property
+    def early(self) -> str:
+        """Which algorithms stopped before their last round, if any."""
+        ended = self.summary.get("stopped_early", {}).items()
+        text = ", ".join(f"{name} at round {t}" for name, t in ended)
+        return f"; stopped early: {text}" if text else ""
+
+    @property
     def points(self) -> dict[str, dict[str, Any]]:
         """By name, the parameters of each point of a sweep."""
         return self.summary.get("points", {})

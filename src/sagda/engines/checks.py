@@ -7,14 +7,15 @@ import jax
 import numpy as np
 
 from sagda import check
-from sagda.check import BadValue
+from sagda.check import BadKind, BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.engines.layout import parse
-from sagda.engines.setup import Setup
+from sagda.engines.run import Callback
+from sagda.engines.setup import Setup, numbers
 from sagda.keys import root_key
 from sagda.methods import Method
-from sagda.metrics import OPTIONAL
+from sagda.metrics import COLUMNS, OPTIONAL, measure
 from sagda.problems.base import Problem
 
 
@@ -64,6 +65,21 @@ def check_run(
     if test is not None:
         check_test(test, federation)
     return cohort, seeds, metrics
+
+
+def check_callbacks(progress: Any) -> tuple[Callback, ...]:
+    """One callable or several as several."""
+    if progress is None:
+        return ()
+    several = isinstance(progress, Iterable) and not callable(progress)
+    given: tuple[Any, ...] = tuple(progress) if several else (progress,)
+    for callback in given:
+        if not callable(callback):
+            raise BadKind(
+                "`progress` must be a callable or a sequence of them, got "
+                f"{callback!r:.60} of type {type(callback).__name__}."
+            )
+    return given
 
 
 def check_algorithm(method: Method, metrics: tuple[str, ...]) -> None:
@@ -140,3 +156,22 @@ def check_loss(setup: Setup, z: Point) -> None:
             f"the loss of {kind} must have one value per row, got shape "
             f"{losses.shape} for {rows} rows."
         )
+
+
+def columns_of(
+    problem: Problem, federation: Federation, test: Table | None
+) -> list[str]:
+    """What an evaluation measures, found without computing anything."""
+
+    def look(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
+        z = problem.init(key)
+        columns = measure(problem, z, rows, weight, owner, federation.clients)
+        return columns, problem.score(z.x, rows)
+
+    given = numbers(federation.data), federation.weight, federation.owner
+    columns, scores = jax.eval_shape(look, root_key(0), *given)
+    names = [name for name in COLUMNS if name in columns]
+    names = list(dict.fromkeys([*names, *columns]))
+    if scores is not None:
+        names += ["auc_train"] if test is None else ["auc_train", "auc_test"]
+    return names

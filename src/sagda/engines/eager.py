@@ -23,7 +23,7 @@ from sagda.engines.evaluate import Evaluation, Seen
 from sagda.engines.loop import Loop
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import REFRESH, Carry, Tally
-from sagda.engines.run import Run, checked_resume
+from sagda.engines.run import Callback, Run, checked_resume
 from sagda.engines.setup import Ops, numbers
 from sagda.inner import norm_sq
 from sagda.keys import Key, key_of, root_key
@@ -269,7 +269,7 @@ class EagerLoop(Loop):
         rounds: int,
         every: int,
         chunk: int | None,
-        progress: Any,
+        callbacks: tuple[Callback, ...],
     ) -> Run:
         """From the start, or from a run of the same configuration, to the end."""
         if resume is not None:
@@ -282,7 +282,7 @@ class EagerLoop(Loop):
                 "rounds", rounds, low=resume.round, what=", those already run"
             )
         carry, t = self.begin(resume)
-        return self.run(carry, t, rounds, every, chunk, progress)
+        return self.run(carry, t, rounds, every, chunk, callbacks)
 
     def first(self, s: int, opened: bool = False) -> tuple[Carry, Tally]:
         algorithm = self.methods[s].build()

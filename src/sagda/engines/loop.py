@@ -1,7 +1,7 @@
 """`Loop`: the rounds of a run, chunk by chunk, with evaluations between them."""
 
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from sagda.engines.lanes import Lanes, shared
 from sagda.engines.layout import Layout
 from sagda.engines.recorder import Recorder
 from sagda.engines.rounds import Carry, Tally, carry_specs, is_split, programs
-from sagda.engines.run import Progress, Run
+from sagda.engines.run import Callback, Progress, Run
 from sagda.engines.setup import Setup, fetch
 from sagda.engines.stream import Stream
 from sagda.machines import gathered
+from sagda.methods import Method
 
 CHUNK_SECONDS = 0.5
 
@@ -30,10 +31,12 @@ class Loop:
         lanes: Lanes,
         recorder: Recorder,
         setting: dict[str, str],
+        methods: tuple[Method, ...],
         stream: Stream | None,
     ):
         self.setup, self.layout, self.lanes = setup, layout, lanes
         self.recorder, self.setting, self.stream = recorder, setting, stream
+        self.methods = methods
         self.seeds = len(recorder.seeds)
         self.split = is_split(layout, setup.cohort, setup.clients.count)
         self.programs = programs(layout, self.split)
@@ -80,11 +83,32 @@ class Loop:
         rounds: int,
         every: int,
         chunk: int | None,
-        progress: Callable[[Progress], None] | None,
+        callbacks: tuple[Callback, ...],
     ) -> Run:
+        """Rounds until all are done, all seeds are broken or a callback has enough."""
+        with ExitStack() as held:
+            for callback in callbacks:
+                if isinstance(callback, AbstractContextManager):
+                    held.enter_context(callback)
+            carry, t = self.chunks(carry, t, rounds, every, chunk, callbacks)
+        return self.snapshot(carry, t)
+
+    def chunks(
+        self,
+        carry: Carry,
+        t: int,
+        rounds: int,
+        every: int,
+        chunk: int | None,
+        callbacks: tuple[Callback, ...],
+    ) -> tuple[Carry, int]:
         recorder, pace = self.recorder, 1
-        broken = self.fetched(carry.broken)
-        while t < rounds and (broken < 0).any():
+        broken, enough = self.fetched(carry.broken), False
+        if 0 < t < rounds and (broken < 0).any():
+            # A run that was stopped for a reason in its history stays stopped.
+            asked = self.asked(callbacks, carry, t, rounds)
+            enough = bool(gathered(asked).any())
+        while t < rounds and (broken < 0).any() and not enough:
             stop = min(rounds, t + (chunk or pace), t + every - t % every)
             clock = time.perf_counter()
             if self.stream:
@@ -92,26 +116,47 @@ class Loop:
             carry, tally = self.advance(carry, t, stop)
             seconds = time.perf_counter() - clock
             recorder.count(tally, seconds)
-            if chunk is None and every > 1:
-                # Chunks are cut at the same rounds in every process.
-                seconds = float(gathered(seconds)[0])
+            t, broken = stop, self.fetched(carry.broken)
+            if t % every == 0 or t == rounds or (broken >= 0).all():
+                recorder.evaluate(self.fetched(self.seen(carry)), t)
+            asked = self.asked(callbacks, carry, t, rounds)
+            # Chunks are cut, and runs stopped, at the same rounds in every process.
+            agreed = gathered([seconds, float(asked)])
+            seconds, enough = float(agreed[0, 0]), bool(agreed[:, 1].any())
             if seconds < CHUNK_SECONDS / 2:
                 pace *= 2
             elif seconds > CHUNK_SECONDS:
                 pace = max(1, pace // 2)
-            t, broken = stop, self.fetched(carry.broken)
-            if t % every == 0 or t == rounds or (broken >= 0).all():
-                recorder.evaluate(self.fetched(self.seen(carry)), t)
-            if progress is not None:
-                snapshot = partial(self.snapshot, carry, t)
-                took = recorder.ledger.seconds
-                progress(Progress(t, rounds, took, recorder.latest, snapshot))
-        return self.snapshot(carry, t)
+        if enough and recorder.latest["round"][0] < t:
+            recorder.evaluate(self.fetched(self.seen(carry)), t)
+            self.asked(callbacks, carry, t, rounds)
+        return carry, t
+
+    def asked(
+        self, callbacks: tuple[Callback, ...], carry: Carry, t: int, rounds: int
+    ) -> bool:
+        """Tell every callback; whether one of them wants the run to stop."""
+        if not callbacks:
+            return False
+        recorder = self.recorder
+        now = Progress(
+            t,
+            rounds,
+            recorder.ledger.seconds,
+            recorder.latest,
+            partial(self.snapshot, carry, t),
+            recorder.rows.so_far,
+            self.methods,
+            self.setting,
+        )
+        answers = [callback(now) for callback in callbacks]
+        # Only a truth value: what a callback happens to return stops nothing.
+        return any(isinstance(a, bool | np.bool_) and bool(a) for a in answers)
 
     def snapshot(self, carry: Carry, t: int) -> Run:
         recorder = self.recorder
         return Run(
-            recorder.history,
+            recorder.rows.history,
             self.fetched(carry),
             t,
             recorder.ledger,

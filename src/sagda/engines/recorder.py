@@ -8,7 +8,7 @@ from sagda.core import Algorithm, Point
 from sagda.costs import PhaseCost, cost
 from sagda.engines.evaluate import Seen
 from sagda.engines.rounds import Carry, Tally
-from sagda.history import History
+from sagda.history import Growing, History
 from sagda.metrics import COLUMNS, auc
 
 
@@ -69,8 +69,7 @@ class Recorder:
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
         self.ledger = Ledger(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
-        self.past: History | None = None
-        self.rows: list[dict[str, np.ndarray]] = []
+        self.rows = Growing(seeds)
 
     def no_tallies(self) -> tuple[Tally, Tally]:
         def none(phases: int) -> Tally:
@@ -81,7 +80,8 @@ class Recorder:
 
     def go_on(self, past: History, ledger: Ledger) -> None:
         """Start where an earlier run stopped."""
-        self.past, self.ledger = past, ledger
+        self.rows.go_on(past)
+        self.ledger = ledger
         self.latest = {name: column[:, -1] for name, column in past.columns.items()}
 
     def open(self, tally: Tally) -> None:
@@ -115,14 +115,3 @@ class Recorder:
             row["auc_test"] = np.array([auc(s, label) for s in test_scores])
         self.latest = row
         self.rows.append(row)
-
-    @property
-    def history(self) -> History:
-        if not self.rows and self.past is not None:
-            return self.past
-        columns = {
-            name: np.stack([row[name] for row in self.rows], axis=1)
-            for name in self.rows[0]
-        }
-        new = History(self.seeds, columns)
-        return new if self.past is None else self.past.followed_by(new)

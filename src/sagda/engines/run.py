@@ -1,7 +1,7 @@
 """`Run`: what a simulation has done, to look at, to keep and to go on from."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from sagda.engines.recorder import Ledger, Recorder
 from sagda.engines.rounds import Carry
 from sagda.engines.saved import filled, named
 from sagda.history import History
+from sagda.methods import Method
 
 
 class Run(NamedTuple):
@@ -53,13 +54,20 @@ class Run(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a progress callback is told after each chunk of rounds."""
+    """What a callback is told after each chunk of rounds; its True stops the run."""
 
     round: int
     rounds: int
     seconds: float  # in rounds so far, without compiling
     latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
     snapshot: Callable[[], Run]  # the run as it stands, to be kept and resumed
+    history: History  # all evaluations so far, the newest last; to be read only
+    methods: tuple[Method, ...]  # one for each of the history's seeds
+    setting: dict[str, str]  # problem, split, cohort and so on, as texts
+
+
+Callback: TypeAlias = Callable[[Progress], object]
+Callbacks: TypeAlias = Callback | Sequence[Callback]
 
 
 def checked_resume(

@@ -1,7 +1,7 @@
 """`simulate`: a whole run on one machine, from checks to history."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,13 +11,19 @@ import numpy as np
 from sagda import check
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
-from sagda.engines.checks import check_loss, check_run, check_starts, given_starts
+from sagda.engines.checks import (
+    check_callbacks,
+    check_loss,
+    check_run,
+    check_starts,
+    given_starts,
+)
 from sagda.engines.evaluate import Look
 from sagda.engines.lanes import Lanes
 from sagda.engines.layout import resolve
 from sagda.engines.loop import Loop
 from sagda.engines.recorder import Recorder
-from sagda.engines.run import Progress, Run, checked_resume
+from sagda.engines.run import Callbacks, Run, checked_resume
 from sagda.engines.setup import Setup, View
 from sagda.engines.stream import Stream, rows_to_hold
 from sagda.keys import key_of, root_key
@@ -47,7 +53,7 @@ def simulate(
     float64: bool = False,
     layout: str = "auto",
     stream: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callbacks | None = None,
     resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
     """Run a method on a problem over simulated clients.
@@ -81,7 +87,10 @@ def simulate(
         stream: rows to hold on the device at a time. Those of the coming cohorts are
             brought there, and evaluations stay with the host. If None, all rows, or as
             many as an accelerator has room for.
-        progress: called after each chunk.
+        progress: one callable or several, each told of `Progress` after each chunk,
+            and once more where a run is resumed. If one returns True, the run stops
+            there, is evaluated and returned. One that is a context manager, too, is
+            left when the run ends. See `sagda.trackers`.
         resume: a run of the same configuration to go on from, or its `arrays`.
 
     Neither `chunk`, `eval_every`, `stream` nor `resume` changes any result.
@@ -136,7 +145,7 @@ def run_side_by_side(
     float64: bool = False,
     layout: str = "auto",
     stream: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callbacks | None = None,
     resume: Run | Mapping[str, np.ndarray] | None = None,
 ) -> Run:
     """`simulate` for methods that differ in numbers only, in one program.
@@ -158,6 +167,7 @@ def run_side_by_side(
     }
     checked = [check_run(m, problem, federation, **options) for m in methods]
     cohort, seeds, metrics = checked[0]
+    callbacks = check_callbacks(progress)
     methods = [method for method in methods for _ in seeds]
     seeds = seeds * (len(methods) // len(seeds))
     setting = {
@@ -180,7 +190,7 @@ def run_side_by_side(
             methods, problem, federation, seeds, metrics, test, start, float64, setting,
             **shape,
         )  # fmt: skip
-        return loop.whole(resume, rounds, eval_every, chunk, progress)
+        return loop.whole(resume, rounds, eval_every, chunk, callbacks)
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))
@@ -209,7 +219,7 @@ def run_side_by_side(
         bring = None
         if held is not None:
             bring = Stream(federation, dtype, algorithm, keys, held, setup, chosen)
-        loop = Loop(setup, chosen, lanes, recorder, setting, bring)
+        loop = Loop(setup, chosen, lanes, recorder, setting, tuple(methods), bring)
         if resume is not None:
             expected, _ = jax.eval_shape(loop.programs.begin, setup, *lanes)
             expected = lanes.first(expected, len(seeds))
@@ -218,7 +228,7 @@ def run_side_by_side(
                 "rounds", rounds, low=resume.round, what=", those already run"
             )
         carry, t = loop.begin(resume)
-        return loop.run(carry, t, rounds, eval_every, chunk, progress)
+        return loop.run(carry, t, rounds, eval_every, chunk, callbacks)
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:

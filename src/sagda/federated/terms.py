@@ -32,6 +32,7 @@ BROUGHT = (
     "clients", "samples", "partition", "alpha", "split_seed", "dropout", "seeds",
     "layout", "stream", "grid", "trials",
 )  # fmt: skip
+WATCHED = ("track", "stop_early", "patience")
 WIDEST = 1000  # features that are standardised: two numbers each in every letter
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -106,6 +107,12 @@ def checked(
             raise BadValue(
                 f"{where}: `{key}` is for simulations; in a federation every site "
                 "brings its own rows, and one seed is run."
+            )
+    for key in WATCHED:
+        if key in values:
+            raise BadValue(
+                f"{where}: `{key}` is for simulations; a federation runs all its "
+                "rounds and keeps history.csv."
             )
     config = configs.build(values, where, text)
     if len(config.algorithms) != 1:
