@@ -32,7 +32,7 @@ from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Progress, Run
-from sagda.engines.simulate import advice, run_side_by_side
+from sagda.engines.simulate import advice, run_side_by_side, unsolved
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
 from sagda.grid import Sweep
@@ -205,6 +205,8 @@ def run_batch(
     )
     if run.diverged and not experiment.config.grid:
         watch.warn(advice(methods[name], run.diverged))
+    if (message := unsolved(run.history)) and not experiment.config.grid:
+        watch.warn(message)
     save(run)
     return run
 

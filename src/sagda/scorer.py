@@ -17,12 +17,19 @@ from sagda.data.recipe import Recipe
 from sagda.engines.saved import filled
 from sagda.keys import root_key
 from sagda.models import MODELS
+from sagda.problems.agnostic import Agnostic
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
 from sagda.problems.dro import DRO
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
-SCORED = ("auc", "dro")  # problems whose x scores a row
+SCORED = (
+    "auc",
+    "dro",
+    "agnostic",
+    "adversarial",
+    "fair",
+)  # problems whose x scores a row
 BLOCK = 2**16  # rows scored together
 
 
@@ -80,9 +87,13 @@ class Scorer(NamedTuple):
                 "not measured at the end."
             )
         recipe = Recipe.from_json(facts)
-        problem: Problem = DRO(recipe.width, 1)
+        model = MODELS[facts["model"]](recipe.width)
+        # Of a problem, scoring needs the model alone.
+        problem: Problem = Agnostic(model, 1)
         if facts["problem"] == "auc":
-            problem = AUC(MODELS[facts["model"]](recipe.width), 0.5)
+            problem = AUC(model, 0.5)
+        elif facts["problem"] == "dro":
+            problem = DRO(recipe.width, 1)
         arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
         like = jax.eval_shape(problem.init, root_key(0)).x
         return cls(

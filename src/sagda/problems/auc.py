@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from sagda import check
-from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
 from sagda.keys import Key, key_of
-from sagda.models import Linear, Model
+from sagda.models import Model
 from sagda.problems.base import Problem
+from sagda.problems.logistic import scorer_for
 
 
 class Scorer(NamedTuple):
@@ -53,14 +53,7 @@ class AUC(Problem):
     def of(cls, federation: Federation, model: Model | None = None) -> "AUC":
         """The problem on this data: tau counted over clients, a linear scorer."""
         tau = share_of_positives(federation)
-        if model is None:
-            model = Linear(federation.data.features.shape[1])
-        elif not (hasattr(model, "init") and hasattr(model, "apply")):
-            raise BadKind(
-                "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
-                f"got one of type {type(model).__name__}."
-            )
-        return cls(model, tau)
+        return cls(scorer_for(federation, model), tau)
 
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)
