@@ -243,13 +243,15 @@ def unsolved(history: History) -> str | None:
     """What to say where the solver for inner maxima fell short; None if it did not."""
     if "inner_residual" not in history.columns:
         return None
-    residual = np.nan_to_num(history["inner_residual"], nan=0.0)
-    if residual.max() <= UNSOLVED:
+    residual, f = history["inner_residual"].ravel(), history["f"].ravel()
+    # A maximum at infinity leaves no number; a run that diverged has its own warning.
+    missed = np.flatnonzero(np.isfinite(f) & ~(residual <= UNSOLVED))
+    if len(missed) == 0:
         return None
-    at = history["round"].ravel()[residual.argmax()]
+    at, found = history["round"].ravel()[missed[-1]], residual[missed[-1]]
     return (
-        f"the inner maximum was not found: `inner_residual` is {residual.max():.1e} at "
-        f"round {at}, and `phi`, `gap` and `grad_phi_sq` are off by what it allows; "
+        f"the inner maximum was not found: `inner_residual` is {found:.1e} at round "
+        f"{at}, and `phi`, `gap` and `grad_phi_sq` are off by what it allows; "
         "give `best_y`, a set that bounds y, or a loss that is concave in y."
     )
 
