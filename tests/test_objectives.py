@@ -346,6 +346,31 @@ def test_owners_travel_with_their_rows(options):
     np.testing.assert_allclose(plain.history["phi"], other.history["phi"], rtol=1e-12)
 
 
+def test_a_named_group_from_the_command_and_scores_afterwards(tmp_path, monkeypatch):
+    """Also where features are standardised: the threshold goes along."""
+    from sagda import cli
+    from sagda.config import build
+    from sagda.experiment import prepare, resolve
+    from sagda.scorer import Scorer
+
+    monkeypatch.chdir(tmp_path)
+    sex = np.where(RNG.random(60) < 0.9, "f", "m")
+    age = RNG.normal(size=60) + (sex == "f")
+    ill = (age + RNG.normal(size=60) > 0.8) * 1
+    lines = [f"{a:.3f},{s},{i}" for a, s, i in zip(age, sex, ill, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["age,sex,label", *lines]))
+    given = {"problem": "fair", "data": "rows.csv", "partition": "iid", "rounds": 2}
+    given |= {"clients": 3, "samples": 20, "standardise": True}
+    config = resolve(build(given), {"group": "sex=f", "criterion": "parity"})
+    problem = prepare(config).problem
+    assert problem.group == 1
+    assert problem.shares == pytest.approx(((sex == "f").mean(), (sex == "m").mean()))
+    told = "--problem fair --data rows.csv --partition iid --clients 3 --samples 20"
+    told += " --rounds 2 --standardise --set group=sex=f --out r"
+    assert cli.main(["run", *told.split()]) == 0
+    assert len(Scorer.load("r").predict("rows.csv")) == 60
+
+
 # ---- problems from one function ------------------------------------------------------
 
 
