@@ -16,7 +16,7 @@ def programs(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-TUTORIALS = ("hospitals", "from-csv", "choosing-rates")
+TUTORIALS = ("hospitals", "from-csv", "choosing-rates", "gallery")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,11 @@ def test_the_programs_of_a_page_run(page, capsys, tmp_path, monkeypatch):
             exec(compile(program, str(page), "exec"), names)
     assert capsys.readouterr().out.strip()
     if page.stem in TUTORIALS:
-        assert (tmp_path / f"{page.stem}.png").is_file()
-        assert (ROOT / "docs" / "images" / f"tutorial-{page.stem}.png").is_file()
+        made = [picture.name for picture in tmp_path.glob("*.png")]
+        assert made
+        for name in made:
+            assert (ROOT / "docs" / "images" / f"tutorial-{name}").is_file()
+            assert f"images/tutorial-{name}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

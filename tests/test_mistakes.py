@@ -286,7 +286,8 @@ CASES = {
     ),
     "a loss without rows": (
         lambda: simulate(problem=Summed()),
-        "the loss of Summed must have one value per row, got shape () for 14 rows.",
+        "the loss of Summed must have one value per row, got shape () for 14 rows; "
+        "leave their mean to sagda.",
     ),
     "a model of other width": (
         lambda: simulate(problem=sagda.AUC(sagda.Linear(3), 0.5)),

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from sagda.engines.run import Progress as Progress
     from sagda.engines.run import Run as Run
     from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
+    from sagda.engines.simulate import UnsolvedWarning as UnsolvedWarning
     from sagda.engines.simulate import simulate as simulate
     from sagda.engines.sweep import sweep as sweep
     from sagda.estimators.auc import FederatedAUCClassifier as FederatedAUCClassifier
     from sagda.estimators.dro import FederatedDROClassifier as FederatedDROClassifier
     from sagda.functions import entries as entries
+    from sagda.functions import sigmoid as sigmoid
     from sagda.functions import softplus as softplus
     from sagda.history import History as History
     from sagda.methods import Method as Method
@@ -60,13 +62,21 @@ if TYPE_CHECKING:
     from sagda.models import Generator as Generator
     from sagda.models import Linear as Linear
     from sagda.problems import PROBLEMS as PROBLEMS
+    from sagda.problems.adversarial import Adversarial as Adversarial
+    from sagda.problems.agnostic import Agnostic as Agnostic
     from sagda.problems.auc import AUC as AUC
     from sagda.problems.base import Problem as Problem
     from sagda.problems.dro import DRO as DRO
+    from sagda.problems.fair import Fair as Fair
     from sagda.problems.gan import GAN as GAN
+    from sagda.problems.minmax import MinMax as MinMax
     from sagda.problems.quadratic import Quadratic as Quadratic
     from sagda.pytorch import Torch as Torch
     from sagda.scorer import Scorer as Scorer
+    from sagda.sets import Ball as Ball
+    from sagda.sets import Box as Box
+    from sagda.sets import ConvexSet as ConvexSet
+    from sagda.sets import Simplex as Simplex
     from sagda.trackers import EarlyStop as EarlyStop
     from sagda.trackers import MLflow as MLflow
     from sagda.trackers import TensorBoard as TensorBoard
@@ -89,23 +99,28 @@ _HOME = {
     "sagda.data.partition": "PARTITIONS partition",
     "sagda.devices": "use_cores",
     "sagda.engines.run": "Progress Run",
-    "sagda.engines.simulate": "DivergenceWarning simulate",
+    "sagda.engines.simulate": "DivergenceWarning UnsolvedWarning simulate",
     "sagda.engines.sweep": "sweep",
     "sagda.estimators.auc": "FederatedAUCClassifier",
     "sagda.estimators.dro": "FederatedDROClassifier",
-    "sagda.functions": "entries softplus",
+    "sagda.functions": "entries sigmoid softplus",
     "sagda.history": "History",
     "sagda.methods": "Method method",
     "sagda.models": "CNN Equinox Generator Linear MLP",
     "sagda.problems": "PROBLEMS",
+    "sagda.problems.adversarial": "Adversarial",
+    "sagda.problems.agnostic": "Agnostic",
     "sagda.problems.auc": "AUC",
     "sagda.problems.base": "Problem",
     "sagda.problems.dro": "DRO",
+    "sagda.problems.fair": "Fair",
     "sagda.problems.gan": "GAN",
+    "sagda.problems.minmax": "MinMax",
     "sagda.problems.quadratic": "Quadratic",
     "sagda.pytorch": "Torch",
     "sagda.scorer": "Scorer",
     "sagda.trackers": "EarlyStop MLflow TensorBoard",
+    "sagda.sets": "Ball Box ConvexSet Simplex",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
 # What needs an extra is not there for `import *`.

@@ -63,9 +63,9 @@ class Config(BaseModel):
     )
 
     problem: str = "auc"
-    """What is solved: auc, dro, gan or quadratic."""
+    """What is solved: auc, dro, agnostic, adversarial, fair, gan or quadratic."""
     model: str = "linear"
-    """What auc trains: linear, mlp, or cnn for square pictures."""
+    """What scores rows: linear, mlp, or cnn for square pictures (not with dro)."""
     data: str = "a9a"
     """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy columns."""
     label: str = "label"

@@ -7,7 +7,7 @@ from sagda import check
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.config import PATIENCE, Config, build
-from sagda.data.datasets import DATASETS, balanced, load
+from sagda.data.datasets import DATASETS, Dataset, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
 from sagda.data.recipe import Recipe
@@ -21,6 +21,7 @@ from sagda.problems.quadratic import Quadratic
 from sagda.trackers.base import check_extra
 from sagda.trackers.early_stop import check_metric
 
+MODELLED = ("auc", "adversarial", "agnostic", "fair")  # that train any scoring model
 COMMON = ("local_lr", "server_lr", "local_steps")
 
 
@@ -41,10 +42,10 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
         check.choice("algorithm", name, ALGORITHMS)
     check.choice("problem", config.problem, PROBLEMS)
     check_model(config.model)
-    if config.model != "linear" and config.problem != "auc":
+    if config.model != "linear" and config.problem not in MODELLED:
         raise BadValue(
-            f"`model` may be set only for problem auc, got {config.model} for "
-            f"{config.problem}."
+            f"`model` may be set only for problem {' or '.join(MODELLED)}, got "
+            f"{config.model} for {config.problem}."
         )
     values: dict[str, Any] = {}
     if config.problem == "quadratic":
@@ -101,7 +102,10 @@ def options_of(name: str) -> list[str]:
             p for p in inspect.signature(Quadratic.make).parameters if p not in fixed
         ]
     own = {
+        "adversarial": ["radius", "norm"],
+        "agnostic": ["penalty"],
         "dro": ["lambda_1", "lambda_2", "alpha"],
+        "fair": ["group", "criterion", "slack", "penalty", "bound", "threshold"],
         "gan": ["latent", "width", "noise", "l2"],
     }
     return own.get(name, [])
@@ -167,12 +171,36 @@ def assemble(config: Config) -> Experiment:
         scaling = Scaling.of(federation)
         federation = federation._replace(data=scaled(federation.data, scaling))
         test = None if test is None else scaled(test, scaling)
-    if config.problem == "auc":
+    if config.problem in MODELLED:
         own = own | {"model": model_of(config.model, table.features.shape[1])}
+    if config.problem == "fair":
+        own = own | groups(own, data, scaling)
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
     test = None if config.problem == "gan" else test
     recipe = Recipe(data.encoding, scaling)
     return Experiment(config, federation, problem, methods, test, recipe)
+
+
+def groups(own: dict[str, Any], data: Dataset, scaling: Scaling) -> dict[str, Any]:
+    """The feature that tells groups apart by its number, and where it does if scaled.
+
+    A column of a file, or one value of a category as in `sex=female`, may be named.
+    """
+    width = data.train.features.shape[1]
+    names = [] if data.encoding is None else data.encoding.names
+    group = own.get("group")
+    if group is None:
+        raise BadValue(
+            "`group` must name the feature that tells groups apart for problem fair, "
+            "such as --set group=3, got none."
+        )
+    if isinstance(group, str) and names:
+        group = names.index(check.choice("group", group, names))
+    what = ", the features counted from 0"
+    group = check.integer("group", group, low=0, high=width - 1, what=what)
+    threshold = check.real("threshold", own.get("threshold", 0.5))
+    at = (threshold - scaling.mean[group]) / scaling.scale[group]
+    return {"group": group, "threshold": float(at)}
 
 
 def load_options(config: Config) -> dict[str, Any]:

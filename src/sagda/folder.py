@@ -34,7 +34,7 @@ from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
 from sagda.engines.run import Callback, Progress, Run
-from sagda.engines.simulate import advice, run_side_by_side
+from sagda.engines.simulate import advice, run_side_by_side, unsolved
 from sagda.engines.sweep import apart
 from sagda.experiment import Experiment, simulate_options
 from sagda.grid import Sweep
@@ -214,6 +214,8 @@ def run_batch(
         watch.warn(advice(methods[name], run.diverged))
     if ended := stopped_early(run, experiment.config.rounds):
         watch.warn(f"{name} stopped early at round {ended}.")
+    if (message := unsolved(run.history)) and not experiment.config.grid:
+        watch.warn(message)
     save(run)
     return run
 

@@ -23,6 +23,16 @@ def softplus(m: jax.Array) -> jax.Array:
     return softplus_of(m)
 
 
+def sigmoid(m: jax.Array) -> jax.Array:
+    """1 / (1 + exp(-m)), without overflow.
+
+    Examples:
+        >>> [round(float(sigmoid(jnp.float32(m))), 6) for m in (-200, 0, 2)]
+        [0.0, 0.5, 0.880797]
+    """
+    return jax.nn.sigmoid(m)
+
+
 @jax.custom_jvp
 def softplus_of(m: jax.Array) -> jax.Array:
     e = jnp.exp(-jnp.abs(m))

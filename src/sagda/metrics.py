@@ -48,6 +48,21 @@ def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
     return Outer(phi, grad, y, residual)
 
 
+def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
+    """||grad Phi||^2; where x is held in a set, ||x - P(x - grad Phi)||^2.
+
+    Both vanish at a solution, the gradient itself not where the solution lies on the
+    set's boundary.
+    """
+    minus = lambda a, b: jax.tree.map(lambda p, q: p - q, a, b)
+    leaves = jax.tree.leaves
+    # An x that projecting hands back as it came is free.
+    kept = zip(leaves(problem.project(z).x), leaves(z.x), strict=True)
+    if all(a is b for a, b in kept):
+        return norm_sq(grad)
+    return norm_sq(minus(z.x, problem.project(Point(minus(z.x, grad), z.y)).x))
+
+
 def measure(
     problem: Problem, z: Point, rows: Any, weight: jax.Array, owner: jax.Array, M: int
 ) -> dict[str, jax.Array]:
@@ -59,7 +74,7 @@ def measure(
     if problem.measures_phi:
         best = outer(problem, z, rows, weight)
         columns |= {
-            "grad_phi_sq": norm_sq(best.grad),
+            "grad_phi_sq": stationarity(problem, z, best.grad),
             "phi": best.phi,
             "gap": best.phi - f,
         }

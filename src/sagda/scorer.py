@@ -16,12 +16,19 @@ from sagda.data.federation import Table
 from sagda.data.recipe import Recipe
 from sagda.engines.saved import filled
 from sagda.models import allow, model_of
+from sagda.problems.agnostic import Agnostic
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem, shape_of
 from sagda.problems.dro import DRO
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
-SCORED = ("auc", "dro")  # problems whose x scores a row
+SCORED = (
+    "auc",
+    "dro",
+    "agnostic",
+    "adversarial",
+    "fair",
+)  # problems whose x scores a row
 BLOCK = 2**16  # rows scored together
 
 
@@ -90,9 +97,13 @@ class Scorer(NamedTuple):
                 "not measured at the end."
             )
         recipe = Recipe.from_json(facts)
-        problem: Problem = DRO(recipe.width, 1)
+        scoring = model_of(facts["model"], recipe.width)
+        # Of a problem, scoring needs the model alone.
+        problem: Problem = Agnostic(scoring, 1)
         if facts["problem"] == "auc":
-            problem = AUC(model_of(facts["model"], recipe.width), 0.5)
+            problem = AUC(scoring, 0.5)
+        elif facts["problem"] == "dro":
+            problem = DRO(recipe.width, 1)
         arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
         like = shape_of(problem).x
         return cls(

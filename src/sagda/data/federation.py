@@ -21,6 +21,7 @@ class Table(NamedTuple):
     origin: Any = None  # [rows], the class before it was made binary, if it was
     client: Any = None  # [rows], who holds the row, where the data say so
     position: Any = None  # [rows], the number of the row within its client
+    owner: Any = None  # [rows], the number of its client, for losses that ask for it
 
 
 class Federation(NamedTuple):

@@ -17,6 +17,7 @@ from sagda.keys import root_key
 from sagda.methods import Method
 from sagda.metrics import COLUMNS, OPTIONAL, measure
 from sagda.problems.base import Problem
+from sagda.sets import check_set
 
 
 def check_run(
@@ -141,6 +142,20 @@ def given_starts(start: Point, starts: Point) -> Point:
     return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
 
 
+def check_feasible(problem: Problem, starts: Point) -> None:
+    """Every run's start lies in the problem's sets."""
+    for name, own, tree in zip("xy", problem.sets(), (starts.x, starts.y), strict=True):
+        check_set(f"{name}_in", own)
+        if own is None:
+            continue
+        own.fit(name, jax.tree.map(lambda a: a[0], tree))
+        if not np.all(jax.vmap(own.holds)(tree)):
+            raise BadValue(
+                f"the start of `{name}` must lie in {own}, and does not; its "
+                "`project` gives the nearest point that does."
+            )
+
+
 def check_loss(setup: Setup, z: Point) -> None:
     """A loss must fit the data and give one value per row."""
     problem, table = setup.clients.problem, setup.clients.table
@@ -151,10 +166,12 @@ def check_loss(setup: Setup, z: Point) -> None:
         raise BadValue(
             f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
         ) from error
-    if losses.shape != (rows,):
+    shape = getattr(losses, "shape", None)
+    if shape != (rows,):
+        found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
         raise BadValue(
-            f"the loss of {kind} must have one value per row, got shape "
-            f"{losses.shape} for {rows} rows."
+            f"the loss of {kind} must have one value per row, got "
+            f"{found} for {rows} rows; leave their mean to sagda."
         )
 
 

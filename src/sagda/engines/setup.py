@@ -43,7 +43,7 @@ class Setup:
         size = federation.size
         clients = Clients(
             put(problem),
-            put(first_rows(federation.data, held)),
+            put(first_rows(problem.columns(federation), held)),
             put(federation.start),
             put(size),
             count=federation.clients,
@@ -78,7 +78,8 @@ class View:
             # The copy that the programs use there will do.
             near = jax.tree.map(lambda a: a.addressable_shards[0].data, setup.clients)
         else:
-            table, start = numbers(federation.data), federation.start
+            data = setup.clients.problem.columns(federation)
+            table, start = numbers(data), federation.start
             near = replace(setup.clients, table=table, start=start)
             near = jax.tree.map(put, jax.device_get(near))
         return cls(near, put(federation.weight), put(federation.owner))

@@ -13,6 +13,7 @@ from sagda.core import Point, Rates
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import (
     check_callbacks,
+    check_feasible,
     check_loss,
     check_run,
     check_starts,
@@ -26,13 +27,23 @@ from sagda.engines.recorder import Recorder
 from sagda.engines.run import Callbacks, Run, checked_resume
 from sagda.engines.setup import Setup, View
 from sagda.engines.stream import Stream, rows_to_hold
+from sagda.history import History
 from sagda.keys import key_of, root_key
 from sagda.methods import Method, stack
 from sagda.problems.base import Problem
 
+# An `inner_residual` above it is no maximum. Solved ones are below 1e-5, also in single
+# precision.
+UNSOLVED = 1e-3
+
 
 class DivergenceWarning(UserWarning):
     """A run left the finite numbers."""
+
+
+class UnsolvedWarning(UserWarning):
+    """The inner maximum was not found, so that Phi and its gradient are not what they
+    say."""
 
 
 def simulate(
@@ -124,6 +135,8 @@ def simulate(
     )
     if run.diverged:
         warnings.warn(advice(method, run.diverged), DivergenceWarning, stacklevel=2)
+    if message := unsolved(run.history):
+        warnings.warn(message, UnsolvedWarning, stacklevel=2)
     return run
 
 
@@ -198,13 +211,14 @@ def run_side_by_side(
     check_starts(problem, starts)
     if start is not None:
         starts = given_starts(start, starts)
+    check_feasible(problem, starts)
 
     with jax.enable_x64(float64):
         dtype = jnp.float64 if float64 else jnp.float32
         starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
         z = jax.tree.map(lambda a: a[0], starts)
         shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
-        held = rows_to_hold(federation, dtype, stream)
+        held = rows_to_hold(problem, federation, dtype, stream)
         setup = Setup.of(problem, federation, dtype, **shape, held=held)
         check_loss(setup, z)
         algorithm = methods[0].build()
@@ -238,6 +252,23 @@ def advice(method: Method, diverged: dict[int, int]) -> str:
     return (
         f"{method.name} left the finite numbers ({where}); lower its rates "
         f"({', '.join(rates)}) or its local steps. The history until then is kept."
+    )
+
+
+def unsolved(history: History) -> str | None:
+    """What to say where the solver for inner maxima fell short; None if it did not."""
+    if "inner_residual" not in history.columns:
+        return None
+    residual, f = history["inner_residual"].ravel(), history["f"].ravel()
+    # A maximum at infinity leaves no number; a run that diverged has its own warning.
+    missed = np.flatnonzero(np.isfinite(f) & ~(residual <= UNSOLVED))
+    if len(missed) == 0:
+        return None
+    at, found = history["round"].ravel()[missed[-1]], residual[missed[-1]]
+    return (
+        f"the inner maximum was not found: `inner_residual` is {found:.1e} at round "
+        f"{at}, and `phi`, `gap` and `grad_phi_sq` are off by what it allows; "
+        "give `best_y`, a set that bounds y, or a loss that is concave in y."
     )
 
 

@@ -14,6 +14,7 @@ from sagda.engines.cohort import draw_members
 from sagda.engines.layout import Layout
 from sagda.engines.setup import Setup, numbers, on_device
 from sagda.keys import Key
+from sagda.problems.base import Problem
 
 # Rounds looked ahead at a time.
 AHEAD = 64
@@ -21,7 +22,9 @@ AHEAD = 64
 SHARE = 0.5
 
 
-def rows_to_hold(federation: Federation, dtype: Any, asked: int | None) -> int | None:
+def rows_to_hold(
+    problem: Problem, federation: Federation, dtype: Any, asked: int | None
+) -> int | None:
     """How many rows are on the device at a time; None for all of them."""
     rows = int(federation.size.sum())
     if asked is None:
@@ -29,7 +32,7 @@ def rows_to_hold(federation: Federation, dtype: Any, asked: int | None) -> int |
         room = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
         if room is None:
             return None
-        columns = jax.tree.leaves(numbers(federation.data))
+        columns = jax.tree.leaves(numbers(problem.columns(federation)))
         each = sum(np.dtype(dtype).itemsize * column[0].size for column in columns)
         asked = int(SHARE * room / each)
     return None if asked >= rows else asked
@@ -49,6 +52,7 @@ class Stream:
         layout: Layout,
     ):
         self.federation, self.keys, self.held = federation, keys, held
+        self.data = numbers(setup.clients.problem.columns(federation))
         self.mesh = layout.mesh if layout.devices > 1 else None
         self.dtype, self.phases = dtype, algorithm.phases
         if algorithm.opening:
@@ -92,7 +96,7 @@ class Stream:
             held[: len(rows)] = column[rows]
             return put(held)
 
-        table = jax.tree.map(part, numbers(self.federation.data))
+        table = jax.tree.map(part, self.data)
         return replace(
             setup, clients=replace(setup.clients, table=table, start=put(start))
         ), stop

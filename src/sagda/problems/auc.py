@@ -10,8 +10,9 @@ from sagda import check
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
 from sagda.keys import Key, key_of
-from sagda.models import Model, as_model
+from sagda.models import Model
 from sagda.problems.base import Problem
+from sagda.problems.logistic import scorer_for
 
 
 class Scorer(NamedTuple):
@@ -52,8 +53,7 @@ class AUC(Problem):
     def of(cls, federation: Federation, model: Any = None) -> "AUC":
         """The problem on this data: tau counted over clients, a linear scorer."""
         tau = share_of_positives(federation)
-        model = as_model(model, federation.data.features.shape[1])
-        return cls(model, tau)
+        return cls(scorer_for(federation, model), tau)
 
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)

@@ -12,6 +12,7 @@ from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
 from sagda.keys import Key, root_key
 from sagda.pytree import register
+from sagda.sets import ConvexSet
 
 
 def shape_of(problem: "Problem") -> Point:
@@ -73,9 +74,20 @@ class Problem(abc.ABC):
         """Raise a `ValueError` if this problem cannot run on that data."""
         return None
 
+    def columns(self, federation: Federation) -> PyTree:
+        """The data as the loss sees them; more columns than the federation's, if need
+        be, such as `owner`."""
+        return federation.data
+
+    def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
+        """The sets that x and y are held in; None: every point is feasible."""
+        return None, None
+
     def project(self, z: Point) -> Point:
-        """The feasible point nearest to `z`; every point is feasible by default."""
-        return z
+        """The feasible point nearest to `z`."""
+        nearest = lambda own, tree: tree if own is None else own.project(tree)
+        x_in, y_in = self.sets()
+        return Point(nearest(x_in, z.x), nearest(y_in, z.y))
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
         """argmax over y of f(x, y) in closed form, or None to have it solved.

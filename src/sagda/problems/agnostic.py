@@ -1,0 +1,99 @@
+"""Agnostic federated learning: the worst mixture of clients (Mohri et al. 2019)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda import check
+from sagda.check import BadValue
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation, share_of_positives
+from sagda.functions import entries
+from sagda.keys import Key
+from sagda.problems.logistic import Logistic, scorer_for
+from sagda.sets import ConvexSet, Simplex
+
+
+@dataclass(frozen=True)
+class Agnostic(Logistic):
+    """x scores rows, y weighs the M clients: a model that is good for any mixture.
+
+    f(x, y) = sum_i y_i l_i(x) - penalty/2 ||y - 1/M||^2, y in the simplex, where l_i is
+    client i's mean logistic loss. Per row of client i, whose mean is f_i:
+
+    M y_i l - penalty/2 ||y - 1/M||^2
+
+    y* is the projection of 1/M + l/penalty, and without a penalty the worst client
+    alone: Phi(x) is then its loss, and has kinks where two clients are equally bad.
+
+    Args:
+        model: h_x; see `sagda.models`.
+        clients: M, the entries of y.
+        penalty: pulls the mixture towards even weights; the modulus of concavity.
+    """
+
+    clients: int
+    penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.integer("clients", self.clients, low=1)
+        check.real("penalty", self.penalty, low=0)
+        object.__setattr__(self, "penalty", float(self.penalty))
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        model: Any = None,
+        *,
+        penalty: float = 1.0,
+    ) -> "Agnostic":
+        """The problem on this data: a linear scorer, one weight a client."""
+        share_of_positives(federation)
+        return cls(scorer_for(federation, model), federation.clients, penalty)
+
+    def check(self, federation: Federation) -> None:
+        super().check(federation)
+        if federation.clients != self.clients:
+            raise BadValue(
+                f"`clients` must be the {federation.clients} of the federation, got "
+                f"{self.clients}; `Agnostic.of(federation)` counts them."
+            )
+
+    def columns(self, federation: Federation) -> PyTree:
+        return federation.data._replace(owner=federation.owner.astype(np.int32))
+
+    def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
+        return None, Simplex()
+
+    def concavity(self) -> float | None:
+        return self.penalty if self.penalty > 0 else None
+
+    def init(self, key: Key) -> Point:
+        even = jnp.full((self.clients,), 1 / self.clients)
+        return Point(self.model.init(key), even)
+
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        M = self.clients
+        V = self.penalty / 2 * ((z.y - 1 / M) ** 2).sum()
+        return M * entries(z.y, batch.owner) * self.logistic(z.x, batch) - V
+
+    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
+        """Every client's l_i."""
+        shares = self.clients * weight * self.logistic(x, rows)
+        return jnp.zeros(self.clients, shares.dtype).at[rows.owner].add(shares)
+
+    def y_from(self, sums: PyTree) -> jax.Array:
+        penalised = self.penalty > 0
+        pull = jnp.where(penalised, self.penalty, 1)
+        mixture = Simplex().project(1 / self.clients + sums / pull)
+        worst = jnp.arange(self.clients) == sums.argmax()
+        return jnp.where(penalised, mixture, worst * jnp.ones_like(sums))
+
+    def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """The worst client's loss, and the clients' mean."""
+        losses = self.inner_sums(z.x, rows, weight)
+        return {"worst_loss": losses.max(), "mean_loss": losses.mean()}
