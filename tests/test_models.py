@@ -53,6 +53,31 @@ def test_frozen_parts_are_not_in_x_and_still_at_work(clients):
         sagda.Equinox(make, frozen=("layer.0",)).init(key)
 
 
+def test_weight_decay_is_in_the_objective_and_clipping_in_the_gradients(clients):
+    problem = sagda.AUC.of(clients)
+    steady = sagda.Treated(problem, weight_decay=0.5, clip=0.05)
+    z = problem.init(sagda.keys.root_key(1))
+    key = sagda.keys.root_key(0)
+    more = steady.loss(z, clients.data, key) - problem.loss(z, clients.data, key)
+    square = sum(float((a**2).sum()) for a in jax.tree.leaves(z.x))
+    np.testing.assert_allclose(more, 0.25 * square, rtol=1e-5)
+    g = jax.tree.map(lambda a: a + 3.0, z)
+    short = steady.treat(g)
+    for half, own in ((short.x, g.x), (short.y, g.y)):
+        length = np.linalg.norm(flat(half))
+        assert length == pytest.approx(0.05, rel=1e-6)
+        np.testing.assert_allclose(
+            flat(half) / length, flat(own) / np.linalg.norm(flat(own)), rtol=1e-5
+        )
+    tiny = jax.tree.map(lambda a: a * 1e-6, z)
+    np.testing.assert_array_equal(flat(steady.treat(tiny)), flat(tiny))
+    run = short_run(steady, clients, batch_size=None, rounds=50)
+    gap = run.history["phi"] - run.history["f"]
+    assert (gap >= -1e-6).all()
+    with pytest.raises(BadValue, match="`clip` must be above zero"):
+        sagda.Treated(problem, clip=0.0)
+
+
 NETS = """
 import equinox as eqx
 import sagda

@@ -223,3 +223,37 @@ def test_batch_norm_that_is_frozen_may_stay(clients):
     assert module[0].training
     assert not module[1].training
     assert module[1].running_mean.abs().sum() == 0
+
+
+def made(kind, clients, model):
+    return {
+        "agnostic": lambda: sagda.Agnostic.of(clients, model),
+        "fair": lambda: sagda.Fair.of(clients, model, group=2, threshold=0.0),
+        "adversarial": lambda: sagda.Adversarial.of(clients, model, radius=0.3),
+        "treated": lambda: sagda.Treated(sagda.AUC.of(clients, model), 0.1, 0.2),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["agnostic", "fair", "adversarial", "treated"])
+def test_other_problems_agree_with_the_compiled_engine(kind, clients):
+    """A layer without bias is a linear model; sets and closed forms are the same."""
+    layer = nn.Linear(FEATURES, 1, bias=False).double()
+    linear = sagda.Linear(FEATURES)
+    ours = made(kind, clients, (linear.init, linear.apply))  # solved where need be
+    theirs = made(kind, clients, sagda.Torch(layer))
+    w = layer.weight.detach().numpy()
+    z = ours.init(sagda.keys.root_key(0))
+    x = lambda own: z.x._replace(model=own) if kind == "treated" else own
+    options = {"rounds": 5, "batch_size": 3, "cohort": 3, "seeds": 3, "float64": True}
+    method = sagda.sagda_i(local_lr=0.1)
+    start = sagda.Point(x(w[0]), z.y)
+    one = sagda.simulate(method, ours, clients, start=start, **options)
+    start = sagda.Point(x({"weight": w}), z.y)
+    two = sagda.simulate(method, theirs, clients, start=start, **options)
+    np.testing.assert_allclose(flat(two.z), flat(one.z), rtol=1e-8, atol=1e-10)
+    for name in set(one.history.columns) & set(two.history.columns) - {"seconds"}:
+        np.testing.assert_allclose(
+            two.history[name], one.history[name], rtol=1e-7, atol=1e-9, err_msg=name
+        )
+    solved = "phi" if kind != "adversarial" else "grad_x_sq"
+    assert solved in two.history.columns

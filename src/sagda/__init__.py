@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from sagda.problems.gan import GAN as GAN
     from sagda.problems.minmax import MinMax as MinMax
     from sagda.problems.quadratic import Quadratic as Quadratic
+    from sagda.problems.treated import Treated as Treated
     from sagda.pytorch import Torch as Torch
     from sagda.scorer import Scorer as Scorer
     from sagda.sets import Ball as Ball
@@ -117,6 +118,7 @@ _HOME = {
     "sagda.problems.gan": "GAN",
     "sagda.problems.minmax": "MinMax",
     "sagda.problems.quadratic": "Quadratic",
+    "sagda.problems.treated": "Treated",
     "sagda.pytorch": "Torch",
     "sagda.scorer": "Scorer",
     "sagda.trackers": "EarlyStop MLflow TensorBoard",

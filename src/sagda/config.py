@@ -65,7 +65,11 @@ class Config(BaseModel):
     problem: str = "auc"
     """What is solved: auc, dro, agnostic, adversarial, fair, gan or quadratic."""
     model: str = "linear"
-    """What scores rows: linear, mlp, or cnn for square pictures (not with dro)."""
+    """What scores rows: linear, mlp, cnn, or your own FILE.py:FUNCTION (not dro)."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Add this much of ||x||^2 / 2 to the objective."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The longest stochastic gradient in x, and in y, that clients use."""
     data: str = "a9a"
     """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy columns."""
     label: str = "label"

@@ -18,6 +18,7 @@ from sagda.models import check_model, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
+from sagda.problems.treated import Treated
 from sagda.trackers.base import check_extra
 from sagda.trackers.early_stop import check_metric
 
@@ -147,7 +148,7 @@ def assemble(config: Config) -> Experiment:
             seed=config.split_seed,
             **own,
         )
-        return Experiment(config, federation, problem, methods, None)
+        return Experiment(config, federation, treated(problem, config), methods, None)
     data = load(config.data, **load_options(config))
     table = data.train
     if config.per_class is not None:
@@ -176,6 +177,7 @@ def assemble(config: Config) -> Experiment:
     if config.problem == "fair":
         own = own | groups(own, data, scaling)
     problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
+    problem = treated(problem, config)
     test = None if config.problem == "gan" else test
     recipe = Recipe(data.encoding, scaling)
     return Experiment(config, federation, problem, methods, test, recipe)
@@ -201,6 +203,13 @@ def groups(own: dict[str, Any], data: Dataset, scaling: Scaling) -> dict[str, An
     threshold = check.real("threshold", own.get("threshold", 0.5))
     at = (threshold - scaling.mean[group]) / scaling.scale[group]
     return {"group": group, "threshold": float(at)}
+
+
+def treated(problem: Problem, config: Config) -> Problem:
+    """With weight decay and clipping, where a configuration asks for them."""
+    if config.weight_decay is None and config.clip is None:
+        return problem
+    return Treated(problem, config.weight_decay or 0.0, config.clip)
 
 
 def load_options(config: Config) -> dict[str, Any]:

@@ -30,7 +30,21 @@ def sigmoid(m: jax.Array) -> jax.Array:
         >>> [round(float(sigmoid(jnp.float32(m))), 6) for m in (-200, 0, 2)]
         [0.0, 0.5, 0.880797]
     """
+    if is_eager(m):
+        return m.sigmoid()  # type: ignore[attr-defined]
     return jax.nn.sigmoid(m)
+
+
+def summed(values: jax.Array, index: Any, count: int) -> jax.Array:
+    """`count` sums, of the values at each index.
+
+    Examples:
+        >>> summed(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]), 3).tolist()
+        [5.0, 0.0, 2.0]
+    """
+    if is_eager(values):
+        return values.new_zeros(count).index_add(0, index, values)  # type: ignore[attr-defined]
+    return jnp.zeros(count, values.dtype).at[index].add(values)
 
 
 @jax.custom_jvp

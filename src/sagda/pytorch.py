@@ -232,4 +232,11 @@ def arrays(tree: PyTree) -> Any:
 
 
 def models_in(problem: Any) -> list[Torch]:
-    return [v for v in vars(problem).values() if isinstance(v, Torch)]
+    """The modules of a problem, or of one in it."""
+    found = []
+    for value in vars(problem).values():
+        if isinstance(value, Torch):
+            found.append(value)
+        elif getattr(value, "eager", False):
+            found += models_in(value)
+    return found

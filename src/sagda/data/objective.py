@@ -120,7 +120,7 @@ class Sampled(Objective):
         return batch._replace(position=position)
 
     def grad(self, z: Point, xi: Xi) -> Point:
-        return jax.grad(self.value)(z, xi)
+        return self.clients.problem.treat(jax.grad(self.value)(z, xi))
 
     def project(self, z: Point) -> Point:
         return self.clients.problem.project(z)

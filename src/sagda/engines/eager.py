@@ -17,7 +17,7 @@ from sagda.check import BadValue
 from sagda.core import Algorithm, Objective, Phase, Point, PyTree, Turn, keep, run_round
 from sagda.data.federation import Federation, Table
 from sagda.data.objective import Xi, drawn
-from sagda.engines.checks import check_starts, given_starts
+from sagda.engines.checks import check_feasible, check_starts, given_starts
 from sagda.engines.cohort import Members, draw_members
 from sagda.engines.evaluate import Evaluation, Seen
 from sagda.engines.loop import Loop
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
         batch_size: int | None,
         dtype: Any,
     ) -> "Rows":
-        data = tensors(numbers(federation.data), dtype)
+        data = tensors(numbers(problem.columns(federation)), dtype)
         return cls(problem, data, federation.start, federation.size, batch_size)
 
     def cut(self, rows: Any, position: Any) -> Any:
@@ -95,7 +95,8 @@ class Client(Objective):
             batch = self.rows.cut(self.start + position, position)
         problem = self.rows.problem
         with seeded(*xi.seed.tolist()):
-            return gradient(lambda z: problem.loss(z, batch, None).mean(), z)
+            found = gradient(lambda z: problem.loss(z, batch, None).mean(), z)
+        return problem.treat(found)
 
     def project(self, z: Point) -> Point:
         return projected(self.rows.problem, z)
@@ -116,11 +117,19 @@ def gradient(value: Any, z: Any) -> Any:
 
 
 def projected(problem: Problem, z: Point) -> Point:
-    """The feasible point nearest to z; JAX does it, for y is small."""
-    if type(problem).project is Problem.project:
-        return z
-    near = problem.project(arrays(z))
-    return jax.tree.map(lambda a, b: torch.from_numpy(np.array(a)).to(b), near, z)
+    """The feasible point nearest to z; JAX does it, for what is held in sets is small.
+
+    What is held in none stays as it is.
+    """
+    back = lambda a, b: torch.from_numpy(np.array(a)).to(b)
+    near = lambda project, tree: jax.tree.map(back, project(arrays(tree)), tree)
+    if type(problem).project is not Problem.project:
+        return near(problem.project, z)
+    x_in, y_in = problem.sets()
+    return Point(
+        z.x if x_in is None else near(x_in.project, z.x),
+        z.y if y_in is None else near(y_in.project, z.y),
+    )
 
 
 @contextlib.contextmanager
@@ -197,6 +206,10 @@ class EagerLook:
             phi = sum(float(w @ problem.loss(best, r, None)) for r, w in self.blocks())
             columns |= {"grad_phi_sq": float(norm_sq(self.grad(best).x)), "phi": phi}
             columns["gap"] = phi - columns["f"]
+        if type(problem).metrics is not Problem.metrics:
+            whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
+            found = problem.metrics(z, whole, self.weight)
+            columns |= {name: float(value) for name, value in found.items()}
         columns |= {name: self.optional(name, seen, columns) for name in self.metrics}
         score = lambda rows: problem.score(z.x, rows)
         scores = [score(rows) for rows, _ in self.blocks()]
@@ -219,7 +232,10 @@ class EagerLook:
         parts = [problem.inner_sums(x, r, w) for r, w in self.blocks()]
         if parts[0] is None:
             return None
-        return problem.y_from(jax.tree.map(lambda *a: sum(a), *parts))
+        sums = jax.tree.map(lambda *a: sum(a), *parts)
+        like = jax.tree.leaves(x)[0].dtype
+        y = tensors(problem.y_from(arrays(sums)))
+        return jax.tree.map(lambda a: a.to(like), y)
 
     def optional(self, name: str, seen: Seen, columns: dict[str, Any]) -> float:
         if name == "drift":
@@ -421,6 +437,7 @@ def eager_loop(
     check_starts(problem, starts)
     if start is not None:
         starts = given_starts(start, starts)
+    check_feasible(problem, starts)
     dtype = np.float64 if float64 else np.float32
     starts = jax.tree.map(lambda a: np.array(a, dtype), starts)
     rows = Rows.of(problem, federation, batch_size, dtype)

@@ -203,7 +203,8 @@ def run_side_by_side(
             methods, problem, federation, seeds, metrics, test, start, float64, setting,
             **shape,
         )  # fmt: skip
-        return loop.whole(resume, rounds, eval_every, chunk, callbacks)
+        with jax.enable_x64(float64):
+            return loop.whole(resume, rounds, eval_every, chunk, callbacks)
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(seeds, np.uint32))

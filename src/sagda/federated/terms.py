@@ -13,7 +13,7 @@ from sagda.check import BadValue
 from sagda.config import Config, Count
 from sagda.data.recipe import Recipe
 from sagda.data.scaling import Moments, Scaling
-from sagda.experiment import method_of, options_of, resolve
+from sagda.experiment import method_of, options_of, resolve, treated
 from sagda.federated.filters import COORDINATES, FILTERS, least
 from sagda.federated.letters import Census
 from sagda.federated.plan import Plan
@@ -247,9 +247,10 @@ class Terms(BaseModel):
     @property
     def problem(self) -> Problem:
         own = self.config.set.get(self.config.problem, {})
+        problem: Problem = DRO(self.features, self.samples, **own)
         if self.config.problem == "auc":
-            return AUC(model_of(self.config.model, self.features), self.tau)
-        return DRO(self.features, self.samples, **own)
+            problem = AUC(model_of(self.config.model, self.features), self.tau)
+        return treated(problem, self.config)
 
     def plan(self, run: str) -> Plan:
         config = self.config

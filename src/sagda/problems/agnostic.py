@@ -11,7 +11,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import entries
+from sagda.functions import entries, summed
 from sagda.keys import Key
 from sagda.problems.logistic import Logistic, scorer_for
 from sagda.sets import ConvexSet, Simplex
@@ -84,7 +84,7 @@ class Agnostic(Logistic):
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
         """Every client's l_i."""
         shares = self.clients * weight * self.logistic(x, rows)
-        return jnp.zeros(self.clients, shares.dtype).at[rows.owner].add(shares)
+        return summed(shares, rows.owner, self.clients)
 
     def y_from(self, sums: PyTree) -> jax.Array:
         penalised = self.penalty > 0

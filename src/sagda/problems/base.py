@@ -97,6 +97,10 @@ class Problem(abc.ABC):
         sums = self.inner_sums(x, rows, weight)
         return None if sums is None else self.y_from(sums)
 
+    def treat(self, gradient: Point) -> Point:
+        """What a client does to a stochastic gradient before it uses it: nothing."""
+        return gradient
+
     def concavity(self) -> float | None:
         """mu, where it is known: the modulus or PL constant of f in y."""
         return None

@@ -10,7 +10,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import entries, softplus
+from sagda.functions import entries, softplus, summed
 from sagda.keys import Key
 from sagda.problems.base import Problem
 
@@ -88,7 +88,7 @@ class DRO(Problem):
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
         """The clients' mean share of row j in its loss, for every j."""
         shares = weight * self.logistic(x, rows)
-        return jnp.zeros(self.samples, shares.dtype).at[rows.position].add(shares)
+        return summed(shares, rows.position, self.samples)
 
     def y_from(self, sums: PyTree) -> jax.Array:
         """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""

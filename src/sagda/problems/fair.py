@@ -131,5 +131,5 @@ class Fair(Logistic):
         decided = (self.score(z.x, rows) > 0) * 1.0
         return {
             "difference": self.inner_sums(z.x, rows, weight),
-            "disparity": weight @ (decided * self.contrast(rows)),
+            "disparity": (weight * decided * self.contrast(rows)).sum(),
         }

@@ -1,0 +1,111 @@
+"""`Treated`: any problem with weight decay and clipped stochastic gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sagda import check
+from sagda.core import Point, PyTree, where
+from sagda.data.federation import Federation
+from sagda.inner import norm_sq
+from sagda.keys import Key
+from sagda.problems.base import Problem
+from sagda.sets import ConvexSet
+
+
+@dataclass(frozen=True)
+class Treated(Problem):
+    """f(x, y) + weight_decay/2 ||x||^2, and stochastic gradients of bounded length.
+
+    Weight decay belongs to the objective: Phi and its gradient have it, too. Clipping
+    does not: it changes what clients use, and a mean of clipped gradients is no longer
+    that of f. x and y are clipped apart, each to the length `clip`.
+
+    Args:
+        problem: any problem.
+        weight_decay: at least zero.
+        clip: above zero, or None for no clipping.
+
+    Examples:
+        >>> import sagda
+        >>> problem, clients = sagda.Quadratic.make(clients=4)
+        >>> steady = Treated(problem, weight_decay=0.01, clip=1.0)
+        >>> run = sagda.simulate(sagda.fsgda(), steady, clients, rounds=2)
+        >>> run.round
+        2
+    """
+
+    problem: Problem
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check.kind("problem", self.problem, Problem, "such as sagda.AUC.of(federation)")
+        decay = check.real("weight_decay", self.weight_decay, low=0)
+        object.__setattr__(self, "weight_decay", decay)
+        if self.clip is not None:
+            object.__setattr__(self, "clip", check.positive("clip", self.clip))
+
+    def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
+        decay = self.weight_decay / 2 * norm_sq(z.x)
+        return self.problem.loss(z, batch, key) + decay
+
+    def treat(self, gradient: Point) -> Point:
+        g = self.problem.treat(gradient)
+        if self.clip is None:
+            return g
+        return Point(shortened(g.x, self.clip), shortened(g.y, self.clip))
+
+    # The rest is the problem's own.
+
+    @property
+    def measures_phi(self) -> bool:  # type: ignore[override]
+        return self.problem.measures_phi
+
+    @property
+    def quadratic_in_y(self) -> bool:  # type: ignore[override]
+        return self.problem.quadratic_in_y
+
+    def init(self, key: Key) -> Point:
+        return self.problem.init(key)
+
+    def check(self, federation: Federation) -> None:
+        self.problem.check(federation)
+
+    def columns(self, federation: Federation) -> PyTree:
+        return self.problem.columns(federation)
+
+    def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
+        return self.problem.sets()
+
+    def project(self, z: Point) -> Point:
+        return self.problem.project(z)
+
+    def concavity(self) -> float | None:
+        return self.problem.concavity()
+
+    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
+        return self.problem.best_y(x, rows, weight)
+
+    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
+        return self.problem.inner_sums(x, rows, weight)
+
+    def y_from(self, sums: PyTree) -> PyTree:
+        return self.problem.y_from(sums)
+
+    def score(self, x: PyTree, rows: Any) -> jax.Array | None:
+        return self.problem.score(x, rows)
+
+    def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        return self.problem.metrics(z, rows, weight)
+
+    def pictures(self, x: PyTree) -> jax.Array | None:
+        return self.problem.pictures(x)
+
+
+def shortened(g: PyTree, longest: Any) -> PyTree:
+    """g, or as much of it as has the length `longest`."""
+    length = norm_sq(g) ** 0.5
+    share = where(length > longest, longest / length, length * 0 + 1)
+    return jax.tree.map(lambda a: share * a, g)
