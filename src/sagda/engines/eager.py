@@ -133,6 +133,18 @@ def projected(problem: Problem, z: Point) -> Point:
 
 
 @contextlib.contextmanager
+def precision(float64: bool) -> Iterator[None]:
+    """What plain numbers become, in PyTorch and in JAX."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if float64 else torch.float32)
+    try:
+        with jax.enable_x64(float64):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
 def evaluating(problem: Any) -> Iterator[None]:
     """Layers such as dropout do nothing meanwhile, and no gradients are kept."""
     models = models_in(problem)
@@ -468,7 +480,8 @@ def client_part(
     rows: Rows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
 ) -> tuple[Any, Any, Any]:
     """A phase at a site: the reply, what is kept, and the renewed memory."""
-    with torch.no_grad():
+    double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
+    with precision(double), torch.no_grad():
         own = tensors(memory)
         reply, kept = phase.client(
             rows.objective(0), tensors(message), tensors(kept), turn
@@ -479,7 +492,7 @@ def client_part(
 def eager_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
     """[rows], in double precision."""
     x, parts = tensors(x, np.float64), [np.zeros(0)]
-    with evaluating(problem):
+    with precision(True), evaluating(problem):
         for at in range(0, len(features), block):
             rows = tensors(np.asarray(features[at : at + block]), np.float64)
             parts.append(problem.score(x, Table(rows, None)).numpy())
@@ -504,7 +517,7 @@ def eager_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any,
     if isinstance(table, Table):
         table = table._replace(position=torch.arange(len(rows.weight)))
     weight, z = tensors(rows.weight, np.float64), tensors(z, np.float64)
-    with evaluating(problem):
+    with precision(True), evaluating(problem):
         found = ask(problem, z, table, weight, TORCH)
         scores = problem.score(z.x, table)
         return arrays(found), None if scores is None else scores.numpy()

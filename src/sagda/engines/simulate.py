@@ -196,14 +196,14 @@ def run_side_by_side(
         "test": "none" if test is None else f"{len(test.label)} rows",
     }
     if problem.eager:
-        from sagda.engines.eager import eager_loop
+        from sagda.engines.eager import eager_loop, precision
 
         shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
         loop = eager_loop(
             methods, problem, federation, seeds, metrics, test, start, float64, setting,
             **shape,
         )  # fmt: skip
-        with jax.enable_x64(float64):
+        with precision(float64):
             return loop.whole(resume, rounds, eval_every, chunk, callbacks)
     # Starts are drawn in single precision, whatever the run's, to be the same in both.
     with jax.enable_x64(False):
