@@ -465,10 +465,7 @@ def test_every_round_is_feasible(name):
 
 
 def test_a_constrained_x_has_its_gradient_mapping_measured():
-    """min over x in [0, 1] of max over y: Phi = (x - 2)^2 / 2 + x^2 / 2, so x = 1 - 0.
-
-    The gradient 2x - 2 vanishes at 1; with (x - 3)^2 / 2 it does not.
-    """
+    """Phi = (x - 3)^2 / 2 + x^2 / 2 is least at 1.5: on [0, 1] at 1, with slope -1."""
     problem = MinMax(
         lambda x, y, batch: batch.label * 0 + (x - 3) ** 2 / 2 + x * y - y**2 / 2,
         x=0.25,
