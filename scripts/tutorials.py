@@ -8,7 +8,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("hospitals", "from-csv", "choosing-rates", "gallery")
+PAGES = (
+    "hospitals", "from-csv", "choosing-rates", "gallery", "pytorch", "new-objective",
+    "new-algorithm", "to-deployment",
+)  # fmt: skip
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -16,7 +16,10 @@ def programs(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-TUTORIALS = ("hospitals", "from-csv", "choosing-rates", "gallery")
+TUTORIALS = (
+    "hospitals", "from-csv", "choosing-rates", "gallery", "pytorch", "new-objective",
+    "new-algorithm", "to-deployment",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
