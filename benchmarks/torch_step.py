@@ -91,6 +91,7 @@ def seconds(work: Callable) -> float:
 
 
 def table() -> str:
+    torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     label = np.where(rng.random(2000) < 0.3, 1.0, -1.0)
     features = rng.normal(size=(2000, FEATURES)).astype(np.float32)
