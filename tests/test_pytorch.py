@@ -12,6 +12,8 @@ from sagda.check import BadKind, BadValue
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
 nn = torch.nn
 
+from sagda import pytorch  # noqa: E402
+
 FEATURES, WIDTH = 6, 8
 # These have every kind of phase and state; the others go the same ways.
 TELLING = ("sagda-i", "sagda-ii", "cd-mage-plus", "local-sgda-plus")
@@ -257,3 +259,16 @@ def test_other_problems_agree_with_the_compiled_engine(kind, clients):
         )
     solved = "phi" if kind != "adversarial" else "grad_x_sq"
     assert solved in two.history.columns
+
+
+def test_a_zero_that_is_no_tensor_acts_as_one():
+    a = torch.arange(3.0)
+    zero = sagda.zeros_like(sagda.Point({"w": a}, a[0]))
+    z = sagda.Point({"w": a}, a[0] + 2)
+    assert (z - zero + zero).x["w"] is a
+    for same in (zero + z, zero - (zero - z), z + 3.0 * zero):
+        np.testing.assert_array_equal(
+            flat(pytorch.arrays(same)), flat(pytorch.arrays(z))
+        )
+    np.testing.assert_array_equal(pytorch.arrays(zero).x["w"], np.zeros(3))
+    assert float(torch.dot(a, zero.x["w"])) == 0.0

@@ -74,8 +74,11 @@ class Rates:
 
 def zeros_like(z: PyTree) -> Any:
     """A tree of zeros, shaped as `z`."""
-    zero = lambda a: a.new_zeros(a.shape) if is_eager(a) else jnp.zeros_like(a)
-    return jax.tree.map(zero, z)
+    if is_eager(z):
+        from sagda.pytorch import Zero
+
+        return jax.tree.map(Zero, z)
+    return jax.tree.map(jnp.zeros_like, z)
 
 
 def where(condition: Any, a: PyTree, b: PyTree) -> Any:
@@ -87,7 +90,13 @@ def where(condition: Any, a: PyTree, b: PyTree) -> Any:
 
 def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
     """x - eta_x d_x and y + eta_y d_y: the one place that knows the signs."""
-    return z + Rates(-lr.x, lr.y) * d
+    move = lambda c, a, b: jax.tree.map(lambda p, q: moved(p, c, q), a, b)
+    return Point(move(-lr.x, z.x, d.x), move(lr.y, z.y, d.y))
+
+
+def moved(a: Any, c: Any, d: Any) -> Any:
+    """a + c d, in one go where the text runs as it stands."""
+    return a.add(d, alpha=float(c)) if is_eager(a) else a + c * d
 
 
 def loop(step: Callable, z: PyTree, samples: Sample) -> Any:

@@ -44,6 +44,7 @@ class Torch:
     make: Any
     module: Any = field(init=False, repr=False)
     names: list[str] = field(init=False, repr=False)  # of what is trained
+    others: dict[str, Any] = field(init=False, repr=False)  # what is not, in floats
     trained: list[Any] = field(init=False, repr=False)  # layers in training mode
 
     def __post_init__(self) -> None:
@@ -63,6 +64,9 @@ class Torch:
         keep = lambda name, value: object.__setattr__(self, name, value)
         keep("module", module)
         keep("names", [n for n, p in module.named_parameters() if p.requires_grad])
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        others = {n: a for n, a in held.items() if n not in self.names}
+        keep("others", {n: a for n, a in others.items() if a.is_floating_point()})
         keep("trained", [part for part in module.modules() if part.training])
         self.check_parameters()
 
@@ -114,14 +118,10 @@ class Torch:
 
     def fixed(self, dtype: Any) -> dict[str, Any]:
         """Frozen parameters and buffers where the run's precision is not theirs."""
-        module = self.module
-        held = dict(module.named_parameters()) | dict(module.named_buffers())
         return {
             name: value.detach().to(dtype)
-            for name, value in held.items()
-            if name not in self.names
-            and value.is_floating_point()
-            and value.dtype != dtype
+            for name, value in self.others.items()
+            if value.dtype != dtype
         }
 
     def train(self, mode: bool) -> None:
@@ -205,9 +205,46 @@ class Torch:
 def seeded(*words: int) -> Iterator[None]:
     """PyTorch's generator at a place that `words` name, and back afterwards."""
     with torch.random.fork_rng(devices=[]):
-        # On processors it looks at 32 bits only.
-        torch.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
+        # It looks at 32 bits only. Without a look at other devices, which takes longer
+        # than a small gradient.
+        generator = torch.default_generator
+        generator.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
         yield
+
+
+class Zero:
+    """A zero of some shape, whose sums with tensors cost nothing."""
+
+    def __init__(self, like: Any):
+        self.like = like
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in (torch.Tensor.sub, torch.Tensor.add) and len(args) == 2:
+            if not isinstance(args[0], Zero):
+                return args[0]
+        args = [a.tensor if isinstance(a, Zero) else a for a in args]
+        return function(*args, **(kwargs or {}))
+
+    @property
+    def tensor(self) -> Any:
+        return torch.zeros_like(self.like)
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    def __sub__(self, other: Any) -> Any:
+        return -other
+
+    def __rmul__(self, c: Any) -> "Zero":
+        return self
+
+
+def real(tree: PyTree) -> Any:
+    """With tensors in the place of zeros that are none."""
+    return jax.tree.map(lambda a: a.tensor if isinstance(a, Zero) else a, tree)
 
 
 def tensors(tree: PyTree, dtype: Any = None) -> Any:
@@ -227,7 +264,8 @@ def tensors(tree: PyTree, dtype: Any = None) -> Any:
 def arrays(tree: PyTree) -> Any:
     """Tensors as arrays that share their memory."""
     return jax.tree.map(
-        lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a), tree
+        lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a),
+        real(tree),
     )
 
 

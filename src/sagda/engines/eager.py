@@ -29,7 +29,7 @@ from sagda.inner import norm_sq
 from sagda.keys import Key, key_of, root_key
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.pytorch import arrays, models_in, seeded, tensors
+from sagda.pytorch import arrays, models_in, real, seeded, tensors
 
 BLOCK = 4096  # rows that an evaluation looks at together
 
@@ -400,6 +400,7 @@ class EagerLoop(Loop):
             before = own if phase.resample or i not in kept else kept[i]
             f, turn = self.rows.objective(i), Turn(t, roots[slot])
             reply, kept[i] = phase.client(f, message, before, turn)
+            reply = real(reply)
             if lost or not answered[slot]:
                 continue
             count += 1
