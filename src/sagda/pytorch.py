@@ -222,9 +222,9 @@ class Zero:
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function in (torch.Tensor.sub, torch.Tensor.add) and len(args) == 2:
-            if not isinstance(args[0], Zero):
-                return args[0]
+        sums = torch.Tensor.sub, torch.Tensor.add
+        if function in sums and len(args) == 2 and not isinstance(args[0], Zero):
+            return args[0]
         args = [a.tensor if isinstance(a, Zero) else a for a in args]
         return function(*args, **(kwargs or {}))
 
