@@ -22,10 +22,13 @@ TUTORIALS = (
 )  # fmt: skip
 
 
+LONG = (*TUTORIALS, "trackers", "simulate")
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(p, marks=pytest.mark.slow if p.stem in TUTORIALS else ())
+        pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ())
         for p in PAGES[1:]
         if programs(p)
     ],

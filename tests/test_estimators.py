@@ -128,7 +128,8 @@ def test_fits_of_similar_sizes_share_compiled_programs(caplog):
     assert not [text for text in made if "advance" in text or "evaluate" in text], made
 
 
-@pytest.mark.parametrize("batch_size", [2, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [2, None])
 def test_padding_changes_nothing_but_shapes(batch_size):
     rng = np.random.default_rng(0)
     table = sagda.Table(rng.normal(size=(10, 3)), np.resize([1.0, -1.0, -1.0], 10))

@@ -134,7 +134,14 @@ def run_in(folder, desks, name="sagda-i", grid=None, table="", **keys):
     return folder / "run"
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+TELLING = ("sagda-i", "sagda-ii", "momentum-local-sgda", "cd-mage-plus")
+EVERY = [
+    pytest.param(name, marks=() if name in TELLING else pytest.mark.slow)
+    for name in sorted(ALGORITHMS)
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_algorithm_agrees_with_the_simulator(name, clients, tmp_path):
     desks = desks_of(clients, tmp_path)
     folder = run_in(tmp_path, desks, name)

@@ -24,6 +24,7 @@ def short_run(problem, clients, **options):
     return sagda.simulate(sagda.sagda_i(local_lr=0.05), problem, clients, **told)
 
 
+@pytest.mark.slow
 def test_a_pair_of_functions_is_a_model(clients):
     linear = models.Linear(4)
     pair = linear.init, linear.apply
@@ -47,8 +48,6 @@ def test_frozen_parts_are_not_in_x_and_still_at_work(clients):
         (fixed.weight, fixed.bias),
     )
     np.testing.assert_allclose(part.apply(x, rows), whole.apply(both, rows), rtol=1e-6)
-    run = short_run(sagda.AUC.of(clients, part), clients)
-    assert run.z.x.model.layers[0].weight is None
     with pytest.raises(BadValue, match=r"`frozen` must name parts.*no 'layer.0' among"):
         sagda.Equinox(make, frozen=("layer.0",)).init(key)
 
@@ -76,6 +75,15 @@ def test_weight_decay_is_in_the_objective_and_clipping_in_the_gradients(clients)
     assert (gap >= -1e-6).all()
     with pytest.raises(BadValue, match="`clip` must be above zero"):
         sagda.Treated(problem, clip=0.0)
+
+
+@pytest.mark.slow
+def test_a_run_leaves_frozen_parts_out(clients):
+    make = lambda key: eqx.nn.MLP(4, "scalar", 3, 1, key=key)
+    model = sagda.Equinox(make, frozen=("layers.0",))
+    run = short_run(sagda.AUC.of(clients, model), clients)
+    assert run.z.x.model.layers[0].weight is None
+    assert run.z.x.model.layers[1].weight is not None
 
 
 NETS = """

@@ -335,6 +335,7 @@ def test_only_a_problem_that_asks_knows_the_owner():
     assert FEDERATION.content == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"stream": 15}, {"layout": "batched"}])
 def test_owners_travel_with_their_rows(options):
     """Streamed or side by side, the run is the same."""
@@ -403,6 +404,7 @@ def one_function(**options):
     return MinMax(shifted, **given | options)
 
 
+@pytest.mark.slow
 def test_one_function_is_as_good_as_a_class():
     options = {"rounds": 20, "cohort": 2}
     one = run64(sagda.fsgda(local_lr=0.1), one_function(), FEDERATION, **options)

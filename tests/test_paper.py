@@ -22,6 +22,7 @@ def tails(a9a, **options):
     return out
 
 
+@pytest.mark.slow
 def test_both_options_are_a_hundred_times_nearer_with_all_clients(a9a):
     tail = tails(a9a)
     assert tail["sagda-i"] < tail["fsgda"] / 100

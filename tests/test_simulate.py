@@ -301,6 +301,7 @@ def test_saved_arrays_resume_as_the_run_does(quadratic):
             np.testing.assert_array_equal(from_arrays.history[column], values)
 
 
+@pytest.mark.slow
 def test_the_mean_of_memories_is_made_fresh_now_and_then(quadratic, monkeypatch):
     """Rounding drift in the running mean is wiped out by the next fresh mean."""
     from sagda.engines import rounds

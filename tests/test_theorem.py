@@ -143,6 +143,7 @@ def small(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "theorems", few)
 
 
+@pytest.mark.slow
 def test_the_command_runs_stops_goes_on_and_writes_its_pages(
     small, monkeypatch, capsys
 ):

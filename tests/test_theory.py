@@ -408,6 +408,7 @@ def test_advice_as_json(capsys):
     )
 
 
+@pytest.mark.slow
 def test_advice_on_a_terminal(capsys):
     code, out, _ = advised(capsys, *SMALL, "--algorithm", "sagda-ii", "--cohort", "3")
     assert code == 0

@@ -328,6 +328,7 @@ def rows(folder):
     return list(csv.DictReader(Path(folder, "history.csv").read_text().splitlines()))
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_is_finished(capsys, monkeypatch):
     stop = ["--stop-early", "worst_client_loss", "--patience", 3]
     job = ["run", *QUICK, *stop, "--out", "r"]
