@@ -11,7 +11,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("flower", "mlflow", "report", "sweep", "tensorboard")
+EXTRAS = ("flower", "mlflow", "parquet", "report", "sweep", "tensorboard", "torch")
 
 
 def wanted(name: str, extras: set[str]) -> list[Requirement]:

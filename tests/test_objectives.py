@@ -12,6 +12,7 @@ import sagda
 from conftest import run64, uneven_table
 from sagda import Ball, Box, MinMax, Point, Simplex
 from sagda.check import BadKind, BadValue
+from sagda.engines.checks import columns_of
 from sagda.engines.setup import Setup, View
 from sagda.inner import maximise, norm
 from sagda.keys import key_of, root_key
@@ -333,6 +334,11 @@ def test_only_a_problem_that_asks_knows_the_owner():
     assert np.array_equal(seen(Agnostic().problem())[1].owner, OWNER)
     assert FEDERATION.data.owner is None
     assert FEDERATION.content == before
+
+
+def test_what_is_measured_is_known_before_a_run():
+    names = columns_of(Agnostic().problem(), FEDERATION, None)
+    assert {"phi", "worst_loss", "auc_train"} <= set(names)
 
 
 @pytest.mark.slow

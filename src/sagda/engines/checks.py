@@ -185,7 +185,10 @@ def columns_of(
         columns = measure(problem, z, rows, weight, owner, federation.clients)
         return columns, problem.score(z.x, rows)
 
-    given = numbers(federation.data), federation.weight, federation.owner
+    if problem.eager:  # nothing can be traced: all that there may be
+        return [*COLUMNS, "auc_train", *([] if test is None else ["auc_test"])]
+    rows = numbers(problem.columns(federation))
+    given = rows, federation.weight, federation.owner
     columns, scores = jax.eval_shape(look, root_key(0), *given)
     names = [name for name in COLUMNS if name in columns]
     names = list(dict.fromkeys([*names, *columns]))

@@ -11,7 +11,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import entries, summed
+from sagda.functions import summed
 from sagda.keys import Key
 from sagda.problems.logistic import Logistic, scorer_for
 from sagda.sets import ConvexSet, Simplex
@@ -79,7 +79,7 @@ class Agnostic(Logistic):
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
         M = self.clients
         V = self.penalty / 2 * ((z.y - 1 / M) ** 2).sum()
-        return M * entries(z.y, batch.owner) * self.logistic(z.x, batch) - V
+        return M * z.y[batch.owner] * self.logistic(z.x, batch) - V
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
         """Every client's l_i."""
