@@ -142,7 +142,7 @@ class Federation:
         for name in SITES:
             evil = {"PYTHONPATH": str(self.folder / "evil")} if name == "liar" else {}
             self.join(name, f"{name}.key", **evil)
-        self.wait(lambda: self.round >= 1, "no round was committed", 120)
+        self.wait(lambda: self.round >= 1, "no round was committed", 400)
 
     def run(self, name, *arguments, **environment):
         environment |= {"LIAR_HOME": str(self.folder)}
@@ -185,7 +185,7 @@ class Federation:
             and all(line.get(key) == value for key, value in wanted.items())
         ]
 
-    def wait(self, holds, what, seconds=60):
+    def wait(self, holds, what, seconds=180):
         deadline = time.monotonic() + seconds
         while not holds():
             for process in self.started[:4]:
