@@ -274,6 +274,8 @@ def test_a_zero_that_is_no_tensor_acts_as_one():
     zero = sagda.zeros_like(sagda.Point({"w": a}, a[0]))
     z = sagda.Point({"w": a}, a[0] + 2)
     assert (z - zero + zero).x["w"] is a
+    total = sagda.loop(lambda sum, k: sum + z, zero, np.arange(3))
+    np.testing.assert_array_equal(total.x["w"], 3 * a)
     for same in (zero + z, zero - (zero - z), z + 3.0 * zero):
         np.testing.assert_array_equal(
             flat(pytorch.arrays(same)), flat(pytorch.arrays(z))

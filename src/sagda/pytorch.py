@@ -215,6 +215,8 @@ def seeded(*words: int) -> Iterator[None]:
 class Zero:
     """A zero of some shape, whose sums with tensors cost nothing."""
 
+    requires_grad = False  # as tensors have it: the text runs as it stands
+
     def __init__(self, like: Any):
         self.like = like
 
@@ -231,6 +233,9 @@ class Zero:
     @property
     def tensor(self) -> Any:
         return torch.zeros_like(self.like)
+
+    def add(self, other: Any, alpha: float = 1.0) -> Any:
+        return alpha * other
 
     def __add__(self, other: Any) -> Any:
         return other
