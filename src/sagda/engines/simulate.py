@@ -196,7 +196,8 @@ def run_side_by_side(
         "test": "none" if test is None else f"{len(test.label)} rows",
     }
     if problem.eager:
-        from sagda.engines.eager import eager_loop, precision
+        from sagda.engines.eager import precision
+        from sagda.engines.eager_loop import eager_loop
 
         shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
         loop = eager_loop(
