@@ -16,6 +16,7 @@ from sagda import Federation, Table
 from sagda.check import BadValue
 from sagda.engines.cohort import choose, cohort_of
 from sagda.engines.layout import Layout
+from sagda.engines.memories import packed, unpacked
 from sagda.engines.setup import Setup
 from sagda.engines.stream import Stream
 from sagda.keys import key_of, root_key
@@ -88,9 +89,10 @@ def test_only_the_cohort_is_touched():
         batch_size=1,
         eval_every=3,
     )
-    touched = (np.asarray(run.carry.memory.x.model[0]) != 0).any(axis=1).sum()
+    memory = unpacked(run.carry.memory, jax.tree.map(lambda a: a[0], run.z))
+    touched = (np.asarray(memory.x.model[0]) != 0).any(axis=1).sum()
     assert 2 * m < touched <= 3 * m
-    v, total = run.carry.state.v.x.model[0], run.carry.memory.x.model[0].sum(axis=0)
+    v, total = run.carry.state.v.x.model[0], memory.x.model[0].sum(axis=0)
     np.testing.assert_allclose(v, total / M, rtol=1e-4, atol=1e-9)
 
 
@@ -248,3 +250,18 @@ def test_a_stream_must_hold_a_round():
     with pytest.raises(BadValue, match="`stream` must be None where a method asks all"):
         run(sagda.sagda_i(start="warm"), cohort=2, stream=12)
     assert run(sagda.fsgda(), stream=23).round == 2  # all rows: nothing streams
+
+
+def test_memories_of_several_types_lie_in_a_table_each():
+    like = {"v": np.zeros((2, 3), np.float32), "seen": np.zeros((), np.int32)}
+    many = {
+        "v": np.arange(24, dtype=np.float32).reshape(4, 2, 3),
+        "seen": np.int32(2) ** np.arange(27, 31, dtype=np.int32) + 1,
+    }
+    tables = packed(many)
+    assert {kind: a.shape for kind, a in tables.items()} == {
+        "float32": (4, 6), "int32": (4, 1)
+    }  # fmt: skip
+    jax.tree.map(np.testing.assert_array_equal, unpacked(tables, like), many)
+    assert packed(()) == {}
+    assert unpacked({}, ()) == ()

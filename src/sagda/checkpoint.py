@@ -20,7 +20,7 @@ from sagda import durable
 from sagda.check import BadValue
 from sagda.engines.run import Run
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Stored(NamedTuple):

@@ -32,20 +32,28 @@ def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
 @register
 @dataclass(frozen=True)
 class Clients:
-    """All f_i: client i holds `size[i]` rows of the table from `start[i]` on."""
+    """All f_i: client i holds `size[i]` rows of the table from `start[i]` on.
+
+    Clients of one size need no list of sizes, nor of starts if they lie in order.
+    """
 
     problem: Problem
     table: PyTree  # [rows, ...], sorted by client
-    start: jax.Array  # [M]
-    size: jax.Array  # [M]
+    start: jax.Array | None  # [M]; None: client i begins at i * widest
+    size: jax.Array | None  # [M]; None: all n_i are equal
     count: int  # M
     widest: int  # max n_i
-    even: bool  # whether all n_i are equal
     batch_size: int | None
 
     def objective(self, i: Any) -> "Sampled":
         """f_i."""
-        return Sampled(self, self.start[i], self.size[i])
+        return Sampled(self, self.first_row(i), self.rows_of(i))
+
+    def first_row(self, i: Any) -> Any:
+        return self.widest * i if self.start is None else self.start[i]
+
+    def rows_of(self, i: Any) -> Any:
+        return jnp.full_like(i, self.widest) if self.size is None else self.size[i]
 
     def near(self, ids: jax.Array) -> "Clients":
         """Those clients alone, their rows side by side.
@@ -53,7 +61,7 @@ class Clients:
         Far from each other, rows cost more to reach than to use; copied together, the
         processor waits for all of them at once.
         """
-        start, widest = self.start[ids], self.widest
+        start, widest = self.first_row(ids), self.widest
         first = jnp.minimum(start, len(jax.tree.leaves(self.table)[0]) - widest)
 
         def cut(column: jax.Array) -> jax.Array:
@@ -69,6 +77,8 @@ class Clients:
             return rows.reshape(-1, *column.shape[1:])
 
         table = jax.tree.map(cut, self.table)
+        if self.size is None:
+            return replace(self, table=table, start=None)
         slot = widest * jnp.arange(len(ids), dtype=jnp.int32)
         return replace(
             self, table=table, start=slot + start - first, size=self.size[ids]
@@ -104,7 +114,7 @@ class Sampled(Objective):
         widest, table = self.clients.widest, self.clients.table
         first = jnp.minimum(self.start, len(jax.tree.leaves(table)[0]) - widest)
         cut = lambda column: jax.lax.dynamic_slice_in_dim(column, first, widest)
-        if self.clients.even:
+        if self.clients.size is None:
             return loss(z, self.rows(cut, slice(0, widest)), key).mean()
         number = first - self.start + jnp.arange(widest)
         held = (number >= 0) & (number < self.size)

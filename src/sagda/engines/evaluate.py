@@ -10,6 +10,7 @@ import numpy as np
 from sagda.core import Point
 from sagda.data.federation import Table
 from sagda.devices import SPARED
+from sagda.engines.memories import unpacked
 from sagda.engines.setup import View, on_device
 from sagda.inner import norm_sq
 from sagda.keys import root_key
@@ -68,8 +69,8 @@ def evaluate(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Eva
 
     def variate_lag(seen: Seen) -> jax.Array:
         def one(client):
-            i, v_i = client
-            f = clients.objective(i)
+            i, row = client
+            f, v_i = clients.objective(i), unpacked(row, seen.z)
             return norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0))))
 
         return jax.lax.map(one, (jnp.arange(M), seen.memory)).mean()

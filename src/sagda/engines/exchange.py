@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from sagda.core import Phase, PyTree, Turn, keep
 from sagda.engines.cohort import Members
 from sagda.engines.layout import Layout
+from sagda.engines.memories import packed, unpacked
 from sagda.engines.setup import Setup
 from sagda.inner import norm_sq
 from sagda.keys import Key, key_of
@@ -103,8 +104,12 @@ def exchange_in(
     lost: Any,
     key: Key,
     t: Any,
+    like: PyTree,
 ) -> Callable:
-    """The simulator's `exchange`: each device works through its part of the cohort."""
+    """The simulator's `exchange`: each device works through its part of the cohort.
+
+    `like` is the memory of one client, or its shape.
+    """
     everyone = setup.cohort == setup.clients.count
     where = lambda counted, a, b: jax.tree.map(partial(jnp.where, counted), a, b)
 
@@ -113,12 +118,12 @@ def exchange_in(
         ids, _, answered = members[phase.name]
         counted = answered & ~lost
         mine = place.mine((ids, counted))
-        if place.split:
-            own = memory
-        elif everyone:
-            own = place.mine(memory)
-        else:
+        own = memory
+        if not everyone:
             own = jax.tree.map(lambda a: a[mine[0]], memory)
+        elif not place.split:
+            own = place.mine(memory)
+        own = unpacked(own, like)
         if kept is None or phase.resample:
             kept = own
 
@@ -143,11 +148,12 @@ def exchange_in(
             clients = clients.near(mine[0])
         parts = Part(mine[0], slots if close else mine[0], mine[1], own, kept)
         sums, (kept, renewed) = one_by_one(work, parts, place.layout.batch)
-        rows = None if place.split else renewed
-        sums, rows = place.meet(sums, rows, setup.cohort)
-        if place.split and renewed is not None:
-            memory = renewed
-        elif rows is not None:
+        rows = None if renewed is None else packed(renewed)
+        if place.split:
+            sums, _ = place.meet(sums, None, setup.cohort)
+        else:
+            sums, rows = place.meet(sums, rows, setup.cohort)
+        if rows is not None:
             put = lambda table, new: new if everyone else table.at[ids].set(new)
             memory = jax.tree.map(put, memory, rows)
         count = counted.sum()

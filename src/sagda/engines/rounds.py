@@ -18,6 +18,7 @@ from sagda.devices import SPARED
 from sagda.engines.cohort import draw_members
 from sagda.engines.exchange import Place, exchange_in
 from sagda.engines.layout import Layout
+from sagda.engines.memories import Tables, packed, unpacked
 from sagda.engines.setup import Setup
 from sagda.keys import Key
 from sagda.methods import Method
@@ -30,7 +31,7 @@ class Carry(NamedTuple):
     """What passes from round to round; a run can go on from it."""
 
     state: Any
-    memory: Any  # [M, ...]
+    memory: Any  # tables of [M, numbers]; with PyTorch trees of [M, ...]
     drift: Any  # mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
     broken: Any  # the first round whose iterate was not finite, or -1
 
@@ -59,7 +60,8 @@ def one_round(
     )
     answered = jnp.stack([member.answered.sum() for member in members.values()])
     lost = (answered == 0).any()
-    exchange = exchange_in(setup, place, members, lost, key, t)
+    like = jax.eval_shape(algorithm.memory, carry.state.z)
+    exchange = exchange_in(setup, place, members, lost, key, t, like)
     state, (memory, _, drift) = run_round(
         phases,
         carry.state,
@@ -75,15 +77,15 @@ def one_round(
     if algorithm.mean is not None:
         kept = lambda: getattr(state, str(algorithm.mean))
         mean = jax.lax.cond(
-            (t + 1) % REFRESH == 0, lambda: mean_of(memory, place), kept
+            (t + 1) % REFRESH == 0, lambda: mean_of(memory, place, like), kept
         )
         state = state._replace(**{algorithm.mean: mean})
     whole = [jnp.isfinite(a).all() for a in jax.tree.leaves(state.z)]
     breaks = ~jnp.stack(whole).all() & (carry.broken < 0)
     broken = jnp.where(breaks, t + 1, carry.broken)
-    size = setup.clients.size
+    rows_of = setup.clients.rows_of
     rows = [
-        jnp.where(member.asked, size[member.ids], 0).sum()
+        jnp.where(member.asked, rows_of(member.ids), 0).sum()
         for member in members.values()
     ]
     asked = [member.asked.sum() for member in members.values()]
@@ -92,9 +94,9 @@ def one_round(
     return Carry(state, memory, drift, broken), tally
 
 
-def mean_of(memory: PyTree, place: Place) -> PyTree:
+def mean_of(memory: Tables, place: Place, like: PyTree) -> PyTree:
     """The mean of all memories."""
-    mean = jax.tree.map(lambda a: a.mean(0), memory)
+    mean = unpacked(jax.tree.map(lambda a: a.mean(0), memory), like)
     return jax.lax.pmean(mean, "clients") if place.split else mean
 
 
@@ -105,8 +107,9 @@ def first_carry(
     algorithm = method.build()
     z = setup.clients.problem.project(z)
     held = setup.clients.count // (place.layout.clients if place.split else 1)
-    spread = lambda a: jnp.broadcast_to(a, (held, *a.shape))
-    memory = jax.tree.map(spread, algorithm.memory(z))
+    first = packed(jax.tree.map(lambda a: a[None], algorithm.memory(z)))
+    spread = lambda a: jnp.broadcast_to(a, (held, a.size))
+    memory = jax.tree.map(spread, first)
     dtype = jnp.result_type(*jax.tree.leaves(z))
     none = jnp.full((), jnp.nan, dtype)
     carry = Carry(algorithm.init(z), memory, none, jnp.full((), -1, jnp.int32))

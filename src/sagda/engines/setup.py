@@ -41,14 +41,14 @@ class Setup:
         """On the devices of `mesh`, floats as `dtype`; `held` rows if not all."""
         put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
         size = federation.size
+        even = bool(size.min() == size.max()) and not federation.room
         clients = Clients(
             put(problem),
             put(first_rows(problem.columns(federation), held)),
-            put(federation.start),
-            put(size),
+            None if even and held is None else put(federation.start),
+            None if even else put(size),
             count=federation.clients,
             widest=federation.widest,
-            even=bool(size.min() == size.max()) and not federation.room,
             batch_size=batch_size,
         )
         return cls(clients, dropout or None, cohort)
