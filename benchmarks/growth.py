@@ -81,7 +81,7 @@ def measure_million(quick: bool, say: Callable) -> dict:
             fields = BASE | {"M": clients, "m": 1000, "serve": 100, "folder": str(here)}
             command = [sys.executable, str(HERE / "point.py"), json.dumps(fields)]
             pair.append(Contestant(str(clients), command, rounds=100))
-        hold(pair, 5 if quick else 15)
+        hold(pair, 5 if quick else 41)
     for one in pair:
         if one.failure:
             raise Failed(one.failure)
