@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from sagda.theory import (
     rates,
     rounds_to,
 )
+from sagda.theory.constants import beyond
 
 METHODS = ("sagda-i", "sagda-ii", "fsgda")
 SETS = [
@@ -373,6 +375,27 @@ def test_large_models_are_measured_by_power_iteration(monkeypatch):
     assert found.smoothness.value <= problem.smoothness * (1 + 1e-9)
     assert "PL" in found.mu.how
     assert found.mu.value >= problem.mu * (1 - 1e-6)
+
+
+def test_mu_without_concavity_is_by_the_inequality():
+    """y^2 + 3 sin^2 y is bent both ways, and has a PL constant of 1/32."""
+    rows = np.linspace(-1, 1, 12)
+    clients = sagda.Federation.of(
+        {"a": rows}, order=np.arange(12), size=np.array([4, 4, 4])
+    )
+    bent = lambda x, y, batch: (x - batch["a"]) ** 2 - y**2 - 3 * jnp.sin(y) ** 2
+    problem = sagda.MinMax(bent, x=0.5, y=1.0)
+    found = estimate(problem, clients, points=3, radius=2.0, draws=2)
+    assert "PL" in found.mu.how
+    assert 1 / 32 <= found.mu.value < 8
+
+
+def test_problems_with_constraints_are_beyond_the_theorems():
+    rows = sagda.load("a9a").train
+    clients = sagda.partition(rows, "iid", clients=3, samples=40, seed=0)
+    with pytest.raises(BadValue, match="Agnostic holds y in a simplex"):
+        estimate(sagda.Agnostic.of(clients), clients)
+    assert beyond(sagda.AUC.of(clients)) is None
 
 
 # The command.

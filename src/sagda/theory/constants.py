@@ -94,10 +94,8 @@ def estimate(
     check.integer("points", points, low=0)
     check.positive("radius", radius)
     check.integer("draws", draws, low=2)
-    if not problem.measures_phi:
-        raise BadValue(
-            f"the theorems need Phi, which {type(problem).__name__} does not have."
-        )
+    if (reason := beyond(problem)) is not None:
+        raise BadValue(reason)
     keys = jax.vmap(root_key)(np.array([seed], np.uint32))
     start = jax.tree.map(lambda a: np.asarray(a)[0], draw_starts(problem, keys))
     with jax.enable_x64(True):
@@ -119,6 +117,20 @@ def estimate(
             Estimate(max(float(s.y) for s in spread), "all clients", where),
             initial_gap(view, places[0]),
         )
+
+
+def beyond(problem: Problem) -> str | None:
+    """Why the theorems say nothing of a problem; None if they may."""
+    name = type(problem).__name__
+    if not problem.measures_phi:
+        return f"the theorems need Phi, which {name} does not have."
+    for letter, held in zip("xy", problem.sets(), strict=True):
+        if held is not None:
+            return (
+                f"the theorems let x and y range freely, but {name} holds {letter} in "
+                f"a {type(held).__name__.lower()}; `sagda sweep` finds rates for it."
+            )
+    return None
 
 
 def looked_at(
@@ -176,19 +188,24 @@ def power(times: Any, like: jax.Array) -> jax.Array:
 
 
 def strong(view: View, places: list[Point], where: str) -> Estimate:
-    """mu: the problem's own, or the least curvature in y that is not zero."""
+    """mu: the problem's own, or the least curvature in y that is not zero.
+
+    Where f is not concave in y, curvatures say nothing of the PL inequality.
+    """
     own = view.clients.problem.concavity()
     if own is not None:
         return Estimate(float(own), "closed form")
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(places[0].y))
-    if size > DENSE:
+    values = []
+    if size <= DENSE:
+        values = [np.asarray(y_curvatures(view, z)) for z in places]
+    if not values or any(v.min() < -FLAT * v.max() or v.max() <= 0 for v in values):
         return Estimate(
             min(float(pl_ratio(view, z)) for z in places),
             "least ratio of the PL inequality seen, an estimate from above",
             where,
         )
-    values = [np.asarray(y_curvatures(view, z)) for z in places]
-    least = min(float(v[v > FLAT * v.max()].min()) for v in values if v.max() > 0)
+    least = min(float(v[v > FLAT * v.max()].min()) for v in values)
     return Estimate(least, "least curvature in y, of f", where)
 
 

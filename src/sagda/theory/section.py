@@ -8,7 +8,7 @@ from sagda.experiment import Experiment
 from sagda.standing import FILE
 from sagda.theory.advice import advise, as_facts, asked
 from sagda.theory.conditions import CONDITIONS
-from sagda.theory.constants import estimate
+from sagda.theory.constants import beyond, estimate
 
 
 def write_standing(experiment: Experiment, folder: Path) -> None:
@@ -16,7 +16,7 @@ def write_standing(experiment: Experiment, folder: Path) -> None:
     config = experiment.config
     names = [name for name in experiment.methods if name in CONDITIONS]
     facts = {}
-    if names and experiment.problem.measures_phi:
+    if names and beyond(experiment.problem) is None:
         found = estimate(
             experiment.problem,
             experiment.federation,
