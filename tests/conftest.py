@@ -19,6 +19,18 @@ jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+# Every compiled program takes memory maps, of which Linux allows a process 65,530.
+MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Forget programs before a worker of many modules runs out of maps and crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_text().splitlines()) > MAPS:
+        jax.clear_caches()
+
 
 def uneven_table(sizes, features=4, seed=0) -> Federation:
     """Random rows of both classes for clients of the given sizes."""

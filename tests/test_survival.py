@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sagda import durable
+from sagda.checkpoint import SCHEMA
 
 JOB = [
     *(
@@ -255,8 +256,10 @@ DAMAGES = {
     ),
     "a later version": (
         "manifest.json",
-        lambda p: p.write_text(p.read_text().replace('"schema": 1', '"schema": 9')),
-        "`schema` must be 1 for this version, got 9",
+        lambda p: p.write_text(
+            p.read_text().replace(f'"schema": {SCHEMA}', '"schema": 99')
+        ),
+        f"`schema` must be {SCHEMA} for this version, got 99; delete",
     ),
 }
 

@@ -114,7 +114,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if manifest["schema"] != SCHEMA:
         raise BadValue(
             f"{path}: `schema` must be {SCHEMA} for this version, got "
-            f"{manifest['schema']!r}."
+            f"{manifest['schema']!r}; delete the checkpoint folder to start afresh."
         )
     return manifest
 
