@@ -12,7 +12,7 @@ import sagda
 from sagda.check import BadValue
 from sagda.data.columns import MOST, Encoding
 from sagda.data.datasets import from_frame
-from sagda.data.files import read_encoded, read_file
+from sagda.data.files import read_encoded
 
 CSV = """age,city,ward,outcome,site
 30,Ulm,1,yes,north
@@ -131,9 +131,59 @@ def test_an_encoding_is_kept_and_makes_the_same_features(file, tmp_path):
         assert said in str(error.value)
 
 
+def test_values_read_alike_wherever_they_come_from(tmp_path):
+    columns = {
+        "code": [1234567, 1234568, 12, 12],
+        "dose": [0.1234567, 0.25, 0.25, 3.0],
+        "old": [True, False, False, True],
+        "label": [1, 0, 1, 0],
+    }
+    frame = pandas.DataFrame(columns)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    own = {"label": "label", "categorical": ["code"]}
+    written = sagda.load(tmp_path / "d.csv", **own)
+    names = ["code=12", "code=1234567", "code=1234568", "dose", "old"]
+    for other in (frame, polars.DataFrame(columns)):
+        found = from_frame(other, **own)
+        assert found.encoding == written.encoding
+        assert found.encoding.names == names
+        np.testing.assert_array_equal(found.train.features, written.train.features)
+    categories = ["dose", "old"]
+    texts = from_frame(frame, label="label", categorical=categories).encoding
+    assert texts.columns[1].values == ("0.1234567", "0.25", "3")
+    assert texts.columns[2].values == ("False", "True")
+
+
+DAMAGED = {
+    "a.npz": (b"", "is not an NPZ file"),
+    "b.npz": (b"\x93NUMPY\x01\x00v\x00", "is not an NPZ file"),
+    "c.svm.bz2": (b"BZh91AY&SY", "cannot be unpacked"),
+    "d.svm.gz": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff", "cannot be unpacked"),
+    "e.csv": (b'a,label\n"' + b"1" * 200_000, "line 2: field larger"),
+    "f.svm": (b"1 qid:1 1:1\n0 1:2\n", "every row must name its client"),
+    "g.svm": (b"1 1:1\n0 1:2\n", "every row must name its client"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_named(tmp_path, name):
+    content, said = DAMAGED[name]
+    (tmp_path / name).write_bytes(content)
+    client = "qid" if name.endswith(".svm") else None
+    with pytest.raises(BadValue, match=said):
+        read_encoded(tmp_path / name, "label", client)
+
+
+def test_missing_clients_are_named(tmp_path):
+    rows = {"features": np.zeros((3, 1)), "label": np.arange(3)}
+    np.savez(tmp_path / "d.npz", **rows, site=np.array([1.0, np.nan, 2.0]))
+    with pytest.raises(BadValue, match="row 1: column 'site' has 1 missing values"):
+        read_encoded(tmp_path / "d.npz", "label", "site")
+
+
 def test_sites_take_numbers_only(file):
     with pytest.raises(BadValue, match="line 2: column 'city' must be a number"):
-        read_file(file, "outcome", "site")
+        read_encoded(file, "outcome", "site", numeric=True)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,11 @@ def test_probabilities_are_calibrated_from_sums_over_clients():
     assert np.isfinite(split).all()
     back = calibrated([(np.array([3.0, 2.0, 1.0]), np.array([False, True, True]))])
     assert back.slope > 0
+    far = np.linspace(90, 110, 100), np.arange(100) < 9
+    backwards = calibrated([far])
+    assert backwards.slope > 0
+    chance = 1 / (1 + np.exp(-backwards(far[0])))
+    np.testing.assert_allclose(chance, 0.1, atol=0.01)
     flat = calibrated([(np.zeros(4), np.array([False, True, True, True]))])
     share = (3 * 0.8 + 1 / 3) / 4
     assert flat(np.zeros(1))[0] == pytest.approx(np.log(share / (1 - share)))
@@ -246,6 +251,10 @@ BAD = {
     "clients that are missing": (
         lambda X, y: small().fit(X, y, client=[None, *["a"] * (len(X) - 1)]),
         "`client` must name the client of every row, 1 are missing, the first in row 0",
+    ),
+    "clients that are not a number": (
+        lambda X, y: small().fit(X, y, client=["a", np.nan, *["a"] * (len(X) - 2)]),
+        "`client` must name the client of every row, 1 are missing, the first in row 1",
     ),
     "too few clients' labels": (
         lambda X, y: small().fit(X, y, client=[1, 2]),

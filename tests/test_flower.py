@@ -5,10 +5,13 @@ import json
 
 import jax
 import numpy as np
+import pandas
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import sagda
 from conftest import flat, uneven_table
+from sagda import cli
 from sagda.algorithms import ALGORITHMS
 from sagda.calibration import calibrated
 from sagda.check import BadValue
@@ -481,6 +484,35 @@ def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
     assert server.calibration == site.calibration
     parts = [(alike, clients.data.label > 0)]
     np.testing.assert_allclose(server.calibration, calibrated(parts), rtol=1e-3)
+
+
+def test_a_federations_models_can_be_judged(tmp_path, capsys):
+    clients = uneven_table([12] * CLIENTS)
+    columns = dict(zip("abcd", clients.data.features.T, strict=True))
+    frame = pandas.DataFrame(columns | {"label": clients.data.label})
+    desks = desks_of(clients, tmp_path)
+    for i, desk in enumerate(desks):
+        frame[12 * i : 12 * (i + 1)].to_csv(tmp_path / f"{i}.csv", index=False)
+        desks[i] = desk._replace(data=str(tmp_path / f"{i}.csv"))
+    folder = run_in(tmp_path, desks)
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "every site's own" in card
+    assert "A federation: rows stayed at their sites" in card
+    # A site knows its columns by name, the server by place; neither scores the label.
+    moved = tmp_path / "moved.csv"
+    frame[["label", "d", "b", "a", "c"]].to_csv(moved, index=False)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    scores = Scorer.load(desks[1].state).predict(moved)
+    np.testing.assert_allclose(
+        Scorer.load(folder).predict(tmp_path / "all.csv"), scores, rtol=1e-12
+    )
+    for place in (folder, desks[1].state):
+        arguments = ["evaluate", str(place), str(tmp_path / "all.csv"), "--json"]
+        assert cli.main(arguments) == 0
+        told = json.loads(capsys.readouterr().out)
+        auc = roc_auc_score(clients.data.label, scores)
+        assert told["auc"]["value"] == pytest.approx(auc)
+    assert f"{auc:.4f} [" in (folder / "MODEL_CARD.md").read_text()
 
 
 NETS = """

@@ -129,6 +129,14 @@ def test_evaluation_says_what_scikit_learn_says(here, capsys):
     own = frame.site == "both"
     assert found["both"]["auc"] == pytest.approx(roc_auc_score(ill[own], scores[own]))
     assert told["worst_client"]["name"] == "both"
+    # Of two clients that have an AUC, the lesser.
+    frame = frame.assign(site=np.where(np.arange(len(frame)) % 2, "odd", "even"))
+    frame.to_csv("halves.csv", index=False)
+    _, out, _ = sagda(capsys, "evaluate", "r", "halves.csv", *flags, "--json")
+    halves = json.loads(out)
+    each = {own["name"]: own["auc"] for own in halves["clients"]}
+    assert each["odd"] != each["even"]
+    assert halves["worst_client"]["auc"] == min(each.values())
     # On a terminal, as a page, and in the card.
     code, out, _ = sagda(capsys, "evaluate", "r", "test.csv", *flags)
     assert code == 0
@@ -140,6 +148,57 @@ def test_evaluation_says_what_scikit_learn_says(here, capsys):
     card = Path("r/MODEL_CARD.md").read_text()
     assert f"{told['auc']['value']:.4f} [" in card
     assert "test.csv" in card
+    # Judged on one file, models stand beside each other.
+    code, _, _ = sagda(capsys, "evaluate", "r", "test.csv", "--algorithm", "sagda-i")
+    assert code == 0
+    card = Path("r/MODEL_CARD.md").read_text()
+    assert "| test.csv | fsgda, seed 0 |" in card
+    assert "| test.csv | sagda-i, seed 0 |" in card
+    assert "Means and standard deviations over 2 seeds" in card
+
+
+def test_a_prediction_needs_no_label(here, capsys):
+    rng = np.random.default_rng(0)
+    rows = {"features": rng.normal(size=(40, 3)), "outcome": np.arange(40) % 2}
+    np.savez("rows.npz", **rows)
+    np.savez("new.npz", features=rows["features"])
+    told = ["--problem", "auc", "--data", "rows.npz", "--label", "outcome"]
+    told += ["--partition", "iid", "--clients", "4", "--samples", "10", "--rounds", "2"]
+    code, _, err = sagda(capsys, "run", *told, "--batch-size", "2", "--out", "n")
+    assert code == 0, err
+    seen = [
+        json.loads(sagda(capsys, "predict", "n", name, "--json")[1])["scores"]
+        for name in ("rows.npz", "new.npz")
+    ]
+    assert seen[0] == seen[1]
+    code, out, _ = sagda(capsys, "predict", "n", "new.npz", "--json", "--out", "s.csv")
+    assert (code, json.loads(out)["rows"]) == (0, 40)
+    assert len(Path("s.csv").read_text().splitlines()) == 41
+
+
+def test_calibration_looks_at_rows_of_all_clients_and_places(monkeypatch):
+    """Clients' rows are often sorted by class: the first ones are no fair sample."""
+    import sagda
+    from sagda import model_files
+    from sagda.config import Config
+    from sagda.experiment import Experiment
+
+    rng = np.random.default_rng(0)
+    label = np.tile(np.where(np.arange(10) == 9, 1.0, -1.0), 300)
+    table = sagda.Table(rng.normal(size=(3000, 2)).astype(np.float32), label)
+    held = sagda.Federation.of(table, np.arange(3000), np.full(300, 10))
+    problem = sagda.AUC.of(held)
+    run = sagda.simulate(sagda.fsgda(), problem, held, rounds=1, batch_size=2)
+    monkeypatch.setattr(model_files, "CALIBRATED", 500)
+    parts = []
+    keep = lambda some: parts.extend(some) or (1.0, 0.0)
+    monkeypatch.setattr(model_files, "calibrated", keep)
+    whole = Experiment(Config(), held, problem, {}, None)
+    model_files.models(whole, {"fsgda": run})
+    seen = np.concatenate([own for _, own in parts])
+    assert len(parts) == 300
+    assert len(seen) == 500
+    assert 0.06 < seen.mean() < 0.14
 
 
 def test_the_card_is_there_after_a_run(home):

@@ -59,5 +59,8 @@ def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
         at, (value, slope, curve) = at - size * step, now
         if done:
             break
-    a = max(float(at[0]) / unit, LEAST)
-    return Calibration(a, float(at[1]) - float(at[0]) / unit * mean)
+    a, b = float(at[0]) / unit, float(at[1])
+    if a < LEAST:  # backwards: scores tell nothing, and all rows have the base rate
+        share = (positives * high + (rows - positives) * low) / rows
+        a, b = LEAST, float(np.log(share / (1 - share)))
+    return Calibration(a, b - a * mean)

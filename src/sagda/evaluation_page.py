@@ -1,6 +1,7 @@
 """An evaluation on a terminal, as a page with curves, and in the model card."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from rich.table import Table
 from sagda import durable
 from sagda.card import EVALUATIONS, write_card
 from sagda.evaluation import Client, Evaluation
-from sagda.folder import read_folder
 from sagda.report import MissingExtra, drawing
 from sagda.reproduction.page import Block, Chart, Grid, Heading, Text, write_html
 
@@ -20,19 +20,24 @@ PAGE = "evaluation.html"
 
 
 def keep(folder: Path, file: Path, model: str, found: Evaluation) -> list[Path]:
-    """Into evaluations.json under the file's name, the page, and the card."""
+    """Into evaluations.json, by file and model; the page; and the card.
+
+    A site's folder holds a model and no run, so there is no card to write.
+    """
     path = folder / EVALUATIONS
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     facts = {k: v for k, v in found.as_json().items() if k not in ("roc", "pr")}
-    kept[file.name] = {"model": model} | facts
+    kept[f"{file}: {model}"] = {"file": str(file), "model": model} | facts
     durable.write(path, durable.as_json(kept))
-    made = [path, write_card(folder, read_folder(folder))]
+    made = [path]
+    if (folder / "config.toml").is_file():
+        made.append(write_card(folder))
     try:
         title = f"{folder.resolve().name} on {file.name}"
         write_html(folder / PAGE, list(blocks(found)), title)
         made.append(folder / PAGE)
     except MissingExtra as missing:
-        print(missing)
+        print(missing, file=sys.stderr)
     return made
 
 

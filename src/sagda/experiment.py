@@ -215,20 +215,12 @@ def treated(problem: Problem, config: Config) -> Problem:
 def load_options(config: Config) -> dict[str, Any]:
     if config.data == "a9a":
         return {}
-    positive = None if config.positive is None else as_number(config.positive)
     if config.data in DATASETS:
-        return {"positive": positive}
+        return {"positive": config.positive}
     columns = {"label": config.label, "client": config.client_column}
     names = [] if config.categorical is None else config.categorical.split(",")
     columns |= {"categorical": [name.strip() for name in names]}
-    return columns | {"positive": positive}
-
-
-def as_number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return columns | {"positive": config.positive}
 
 
 def method_of(config: Config, name: str) -> Method:

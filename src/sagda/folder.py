@@ -237,7 +237,7 @@ def write_results(
         summary["points"] = points
     durable.write(folder / "summary.json", durable.as_json(summary))
     if (folder / "recipe.json").is_file():
-        write_card(folder, experiment.config)
+        write_card(folder)
 
 
 def history_csv(runs: Mapping[str, Outcome]) -> str:

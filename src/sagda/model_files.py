@@ -16,6 +16,7 @@ from sagda.engines.run import Run
 from sagda.engines.saved import named
 from sagda.experiment import Experiment
 from sagda.history import History
+from sagda.keys import generator
 from sagda.scorer import RECIPE, SCORED, scored
 
 CALIBRATED = 200_000  # about so many rows are enough for two numbers
@@ -96,9 +97,12 @@ def recipe_of(
 def models(experiment: Experiment, runs: dict[str, Run]) -> list[dict[str, Any]]:
     """Every model: its place in the file, and its calibration unless it diverged."""
     held, label = experiment.federation, experiment.federation.data.label > 0
-    step = 1 + len(label) // CALIBRATED
-    owners = [rows[::step] for rows in np.split(np.arange(len(label)), held.start[1:])]
-    features = held.data.features[np.concatenate(owners)]
+    looked = np.arange(len(label))
+    if len(label) > CALIBRATED:
+        chosen = generator(0, "calibration").choice(len(label), CALIBRATED, False)
+        looked = np.sort(chosen)
+    owners = np.split(looked, np.searchsorted(looked, held.start[1:]))
+    features = held.data.features[looked]
     ends = np.cumsum([len(own) for own in owners])[:-1]
     found = []
     for place, z in places(runs):

@@ -126,9 +126,10 @@ class Scorer(NamedTuple):
 
     def predict(self, rows: Any, *, label: str | None = None) -> np.ndarray:
         """Scores of a file's or a frame's rows."""
+        own = label, self.label  # the second is left alone if it is there
         if isinstance(rows, str | Path):
-            return self.scores(self.recipe.read(Path(rows), label, None))
-        return self.scores(self.recipe.frame(rows, label, None))
+            return self.scores(self.recipe.read(Path(rows), own[0], None, own[1]))
+        return self.scores(self.recipe.frame(rows, *own))
 
     def labelled(
         self, path: str | Path, label: str | None = None, client: str | None = None

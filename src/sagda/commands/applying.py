@@ -42,7 +42,7 @@ def predict(
     scorer = Scorer.load(folder, algorithm, seed, model)
     scores = scorer.predict(file)
     probability = scorer.probabilities(scores)
-    if json:
+    if json and out is None:
         facts = {"model": scorer.name, "positive": scorer.positive}
         facts |= {"scores": scores.tolist(), "probabilities": probability.tolist()}
         print(json_module.dumps(facts))
@@ -56,7 +56,9 @@ def predict(
         sys.stdout.write(text.getvalue())
     else:
         durable.write(out, text.getvalue())
-        print(f"{len(scores)} rows scored: {out}")
+        said = {"model": scorer.name, "rows": len(scores), "out": str(out)}
+        plain = f"{len(scores)} rows scored: {out}"
+        print(json_module.dumps(said) if json else plain)
     return 0
 
 

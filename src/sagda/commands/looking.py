@@ -188,6 +188,9 @@ def data(
         str | None, said("The column of a file that says who holds a row.")
     ] = None,
     positive: Annotated[str | None, said("The label of the positive class.")] = None,
+    categorical: Annotated[
+        str | None, said("Columns of numbers that are categories, as a,b.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Describe a data set or a file: rows, features, classes, clients.
@@ -198,7 +201,8 @@ def data(
     from sagda.terminal import show_data
 
     values = {"data": name, "label": label, "client_column": client_column}
-    chosen = configs.build(values | {"positive": positive})
+    values |= {"positive": positive, "categorical": categorical}
+    chosen = configs.build(values)
     show_data(name, load_options(chosen), json)
     return 0
 

@@ -13,6 +13,7 @@ from sagda.check import BadValue
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+TRUTH = {"true": 1.0, "false": 0.0}
 SHOWN = 5  # values named in a message
 MOST = 1000  # values that a category may have
 
@@ -114,8 +115,9 @@ class Encoding(NamedTuple):
 
 def as_texts(cells: np.ndarray) -> np.ndarray:
     """Values as they are written; whole numbers without a point."""
-    if cells.dtype.kind in "fiub":
-        return np.array([f"{value:g}" for value in cells.astype(float).tolist()])
+    if cells.dtype.kind == "f":
+        whole = lambda value: np.isfinite(value) and value == int(value)
+        return np.array([str(int(v) if whole(v) else v) for v in cells])
     return np.array([str(cell).strip() for cell in cells.tolist()])
 
 
@@ -148,6 +150,8 @@ def is_numeric(name: str, cells: np.ndarray, where: Where) -> bool:
     if cells.dtype.kind in "fiub":
         return True
     texts = [str(cell) for cell in cells.tolist()]
+    if all(text.lower() in TRUTH for text in texts):
+        return True
     fine = [is_number(text) for text in texts]
     if any(fine) and not all(fine):
         first = fine.index(False)
@@ -173,6 +177,8 @@ def numbers(name: str, cells: np.ndarray, where: Where) -> np.ndarray:
         raise BadValue(
             f"{where(0)}: column {name!r} must be a number, found {str(cells[0])!r}."
         )
+    if is_numeric_text:
+        cells = np.array([TRUTH.get(str(c).lower(), c) for c in cells.tolist()], object)
     values = cells.astype(np.float64)
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST))
     if len(wrong):

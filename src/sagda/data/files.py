@@ -15,29 +15,18 @@ import bz2
 import gzip
 import io
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.data.columns import LARGEST, Encoding
+from sagda.data.columns import LARGEST, Encoding, check_missing
 from sagda.data.federation import Table, first_not_finite
 from sagda.data.sources import CLIENT, is_clients, read_source, table_from
 
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
-
-
-def read_file(
-    path: Path, label: str, client: str | None, features: int | None = None
-) -> Table:
-    """The table of a site, labels as they stand there.
-
-    Sites that do not see each other's rows cannot agree on the values of a category, so
-    features must be numbers.
-    """
-    own = {"features": features, "numeric": True}
-    return read_encoded(path, label, client, **own)[0]
 
 
 def read_encoded(
@@ -49,6 +38,7 @@ def read_encoded(
     categorical: tuple[str, ...] = (),
     encoding: Encoding | None = None,
     numeric: bool = False,
+    unused: str | None = None,
 ) -> tuple[Table, Encoding | None]:
     """The table, and where columns have names, how its features were made of them.
 
@@ -59,7 +49,9 @@ def read_encoded(
         features: d, for a LIBSVM file that may lack the last features.
         categorical: columns of numbers that are categories.
         encoding: makes the features as for an earlier table.
-        numeric: whether columns of texts are refused.
+        numeric: whether columns of texts are refused, as where sites that do not see
+            each other's rows cannot agree on the values of a category.
+        unused: a column that is no feature, if it is there.
     """
     if not path.exists():
         raise BadValue(f"data file {path} does not exist.")
@@ -69,15 +61,16 @@ def read_encoded(
         if is_clients(path):
             client = client or CLIENT
         own = {"categorical": categorical, "encoding": encoding, "numeric": numeric}
-        return table_from(read_source(path), label, client, **own)
+        source = read_source(path)
+        return table_from(source, label, client, **own, unused=unused)
     if categorical or encoding:
         raise BadValue(
             f"{path} must be a CSV or Parquet file, whose columns have names."
         )
     if path.is_dir():
-        return read_folder(path, label or "label", client), None
+        return read_folder(path, label, client), None
     if suffix == ".npz" and not packed:
-        return read_npz(path, label or "label", client), None
+        return read_npz(path, label, client), None
     if suffix in LIBSVM:
         return read_libsvm(path, client, features), None
     raise BadValue(
@@ -96,16 +89,16 @@ def _number(cell: str, where: str) -> float:
     return value
 
 
-def read_npz(path: Path, label: str, client: str | None) -> Table:
+def read_npz(path: Path, label: str | None, client: str | None) -> Table:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise BadValue(f"{path} is not an NPZ file of plain arrays: {error}.") from None
     return table_of(path, columns, label, client)
 
 
-def read_folder(path: Path, label: str, client: str | None) -> Table:
+def read_folder(path: Path, label: str | None, client: str | None) -> Table:
     """Columns that are mapped, not read: single precision is taken as it is."""
     columns = {}
     for name in filter(None, ("features", label, client)):
@@ -114,7 +107,7 @@ def read_folder(path: Path, label: str, client: str | None) -> Table:
             raise BadValue(f"data folder {path} must hold {file.name}, it does not.")
         try:
             columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, EOFError) as error:
             raise BadValue(
                 f"{file} is not a file of one plain array: {error}."
             ) from None
@@ -122,14 +115,17 @@ def read_folder(path: Path, label: str, client: str | None) -> Table:
 
 
 def table_of(
-    path: Path, columns: dict[str, np.ndarray], label: str, client: str | None
+    path: Path, columns: dict[str, np.ndarray], label: str | None, client: str | None
 ) -> Table:
-    """Arrays as a table, after a look at their shapes and values."""
+    """Arrays as a table, after a look at their shapes and values.
+
+    Without a label, as for a prediction, labels are zeros.
+    """
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
             found = ", ".join(columns) or "none"
             raise BadValue(f"{path}: no array {wanted!r}, found {found}.")
-    features, labels = columns["features"], columns[label]
+    features = columns["features"]
     if features.ndim != 2 or features.dtype.kind not in "fiub":
         raise BadValue(
             f"{path}: `features` must be numbers of shape (rows, d), found "
@@ -142,6 +138,7 @@ def table_of(
                 f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
                 f"found {columns[name].shape}."
             )
+    labels = np.zeros(rows, np.float32) if label is None else columns[label]
     if labels.dtype.kind in "fiub":
         labels = labels.astype(np.float32, copy=False)
     with np.errstate(over="ignore"):
@@ -154,6 +151,8 @@ def table_of(
                 "not."
             )
     who = None if client is None else columns[client]
+    if client is not None and who is not None:
+        check_missing(client, who, lambda i: f"{path}, row {i}")
     return Table(features, labels, client=who)
 
 
@@ -169,7 +168,7 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     unpack = {".bz2": bz2.decompress, ".gz": gzip.decompress}.get(path.suffix, bytes)
     try:
         text = unpack(packed)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise BadValue(f"{path} cannot be unpacked: {error}.") from None
     try:
         # scikit-learn's stubs take the type of a default for the only one.
@@ -183,8 +182,8 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     if width is not None:
         if features.shape[1] > width:
             raise BadValue(
-                f"`features` must be at least {features.shape[1]}, the largest index "
-                f"in {path}, got {width}."
+                f"{path} must have at most {width} features, those of the training "
+                f"data, found index {features.shape[1]}."
             )
         features = np.pad(features, ((0, 0), (0, width - features.shape[1])))
     finite = np.isfinite(features).all() and np.isfinite(label).all()
@@ -192,7 +191,13 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
         raise BadValue(
             _first_bad_line(path, text) or f"{path} must hold at least one row."
         )
-    return Table(features, label, client=parts[2] if client else None)
+    who = parts[2] if client else None
+    if who is not None and len(who) != len(label):
+        raise BadValue(
+            f"{path}: every row must name its client as qid:number, found "
+            f"{len(who)} of them in {len(label)} rows."
+        )
+    return Table(features, label, client=who)
 
 
 def _first_bad_line(path: Path, text: bytes) -> str | None:

@@ -23,17 +23,24 @@ class Recipe(NamedTuple):
     def width(self) -> int:
         return len(self.scaling.mean)
 
-    def read(self, path: Path, label: str | None, client: str | None) -> Table:
+    def read(
+        self,
+        path: Path,
+        label: str | None,
+        client: str | None,
+        unused: str | None = None,
+    ) -> Table:
         """A file's rows as the model sees them; labels as they stand there."""
+        own: dict[str, Any] = {"encoding": self.encoding, "unused": unused}
         if self.encoding is None:
-            table, _ = read_encoded(path, label, client, features=self.width)
-        else:
-            table, _ = read_encoded(path, label, client, encoding=self.encoding)
+            own["features"] = self.width
+        table, _ = read_encoded(path, label, client, **own)
         return self.seen(table, str(path))
 
-    def frame(self, frame: Any, label: str | None, client: str | None) -> Table:
+    def frame(self, frame: Any, label: str | None, unused: str | None = None) -> Table:
         """The same of a pandas or polars frame."""
-        table, _ = table_from(read_frame(frame), label, client, encoding=self.encoding)
+        own: dict[str, Any] = {"encoding": self.encoding, "unused": unused}
+        table, _ = table_from(read_frame(frame), label, None, **own)
         return self.seen(table, "the frame")
 
     def seen(self, table: Table, name: str) -> Table:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,14 +47,14 @@ def read_csv(path: Path) -> Source:
     except UnicodeDecodeError as error:
         raise BadValue(f"{path} must be text in UTF-8: {error}.") from None
     lines = csv.reader(io.StringIO(text, newline=""))
-    header = [name.strip() for name in next(lines, [])]
+    header = [name.strip() for name in next(rows_of(lines, path), [])]
     if not header:
         raise BadValue(f"{path} must hold a header and at least one row, is empty.")
     twice = [name for name in header if header.count(name) > 1]
     if twice:
         raise BadValue(f"{path}, line 1: column {twice[0]!r} stands there twice.")
     cells, at = [], []
-    for row in lines:
+    for row in rows_of(lines, path):
         if not row:
             continue
         if len(row) != len(header):
@@ -67,6 +68,16 @@ def read_csv(path: Path) -> Source:
         raise BadValue(f"{path} must hold a header and at least one row of features.")
     columns = dict(zip(header, np.array(cells, object).T, strict=True))
     return Source(columns, lambda i: f"{path}, line {at[i]}")
+
+
+def rows_of(lines: Any, path: Path) -> Iterator[list[str]]:
+    """What is left of a CSV reader's rows."""
+    try:
+        yield from lines
+    except csv.Error as error:
+        raise BadValue(
+            f"{path}, line {lines.line_num}: {error}; is a quote left open?"
+        ) from None
 
 
 def read_parquet(path: Path) -> Source:
@@ -160,10 +171,12 @@ def table_from(
     categorical: tuple[str, ...] = (),
     encoding: Encoding | None = None,
     numeric: bool = False,
+    unused: str | None = None,
 ) -> tuple[Table, Encoding]:
     """The columns as a table; with an `encoding` its features are made as before.
 
-    `numeric` takes numbers only, for those who cannot know others' categories.
+    `numeric` takes numbers only, for those who cannot know others' categories; a column
+    that is `unused` need not be there.
     """
     for wanted in filter(None, (label, client)):
         if wanted not in source.columns:
@@ -171,7 +184,8 @@ def table_from(
                 f"{source.where(0).partition(',')[0]}, line 1: no column {wanted!r} "
                 f"among {', '.join(source.columns)}."
             )
-    others = {k: v for k, v in source.columns.items() if k not in (label, client)}
+    taken = label, client, unused
+    others = {k: v for k, v in source.columns.items() if k not in taken}
     if encoding is None:
         if not others:
             raise BadValue(

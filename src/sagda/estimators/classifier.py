@@ -110,11 +110,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         check_size(X.shape)
         who = client_labels(client, len(y))
         dense = X.toarray() if sparse.issparse(X) else X
-        parts = [who == name for name in np.unique(who)]
+        names, owner = np.unique(who, return_inverse=True)
+        order, size = np.argsort(owner, kind="stable"), np.bincount(owner)
+        parts = np.split(order, np.cumsum(size)[:-1])
         scaling = Scaling.none(X.shape[1])
         if self.standardise:
             scaling = Scaling.from_clients(Moments.of(dense[own]) for own in parts)
-        federation = federation_of(scaling(dense), 2.0 * codes - 1, who)
+        dense = scaling(dense)
+        federation = federation_of(dense, 2.0 * codes - 1, who)
         problem = self._problem(federation)
         seed = int(check_random_state(self.random_state).randint(2**31))
         options = {
@@ -125,13 +128,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         run = self._run(problem, federation, options)
         self._solution = jax.tree.map(lambda a: np.asarray(a[0]), run.z)
         weights = np.asarray(self._weights(self._solution.x), np.float64)
-        scores = scaling(dense) @ weights
+        scores = dense @ weights
         found = calibrated([(scores[own], codes[own] == 1) for own in parts])
         # Scaling, scoring and calibration are one affine map of the features.
         coef = found.slope * weights / scaling.scale
         self.coef_ = coef[None]
         self.intercept_ = np.array([found.offset - coef @ scaling.mean])
-        self.classes_, self.clients_ = classes, np.unique(who)
+        self.classes_, self.clients_ = classes, names
         self.history_ = {k: v[0] for k, v in run.history.columns.items()}
         self.n_iter_ = self.rounds
         return self

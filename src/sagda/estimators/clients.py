@@ -40,12 +40,14 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
     """One label a row; without any, all rows are one client's."""
     if client is None:
         return np.zeros(rows, int)
+    items = client if isinstance(client, list | tuple) else np.asarray(client).tolist()
     labels = np.asarray(client)
     if labels.shape != (rows,):
         raise BadValue(
             f"`client` must have shape ({rows},), one label a row, got {labels.shape}."
         )
-    missing = [i for i, label in enumerate(labels.tolist()) if is_missing(label)]
+    # In an array of texts a missing one would read "nan".
+    missing = [i for i, label in enumerate(items) if is_missing(label)]
     if missing:
         raise BadValue(
             f"`client` must name the client of every row, {len(missing)} are missing, "

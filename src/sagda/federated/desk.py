@@ -13,10 +13,11 @@ import safetensors.numpy
 
 from sagda import check, durable
 from sagda.check import BadValue
+from sagda.data.columns import Encoding
+from sagda.data.datasets import number
 from sagda.data.federation import Federation, Table
-from sagda.data.files import read_file, read_folder
+from sagda.data.files import read_encoded, read_folder
 from sagda.data.scaling import Moments, Scaling, scaled
-from sagda.experiment import as_number
 from sagda.federated.identity import Signer, check_name
 from sagda.federated.letters import Bye, Census, Fault, Hello, Letter, Thanks
 from sagda.federated.plan import Plan, Specs
@@ -30,6 +31,7 @@ from sagda.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
 SITE = "site.json"
+NAMES = "columns.json"  # of the features, where a site's file names them
 FEWEST = 10  # rows of a site that tells its moments
 
 
@@ -139,8 +141,11 @@ class Desk(NamedTuple):
         arrays = named(z.x, "x") | named(z.y, "y")
         durable.private(self.state)
         durable.write(self.state / MODEL, safetensors.numpy.save(arrays))
-        positive = as_number(self.positive or "1")
-        recipe = terms.recipe(self.label, positive, note.calibration)
+        positive = number(self.positive or "1")
+        encoding = None
+        for path in self.state.glob(f"rows-*/{NAMES}"):
+            encoding = Encoding.from_json(json.loads(path.read_text("utf-8")))
+        recipe = terms.recipe(self.label, positive, note.calibration, encoding)
         durable.write(self.state / RECIPE, durable.as_json(recipe))
         said = {"run": note.run, "round": note.round, "reason": note.reason}
         durable.write(self.state / FAREWELL, json.dumps(said) + "\n")
@@ -173,10 +178,10 @@ class Desk(NamedTuple):
         name = durable.digest(json.dumps(mark).encode())[:16]
         folder = durable.private(self.state) / f"rows-{name}"
         if not folder.exists():
-            table = signed(read_file(path, self.label, None, None), self.positive)
+            table, encoding = read_encoded(path, self.label, None, numeric=True)
             for old in self.state.glob("rows-*"):
                 shutil.rmtree(old)
-            write_columns(folder, table)
+            write_columns(folder, signed(table, self.positive), encoding)
         return folder
 
 
@@ -191,7 +196,7 @@ def signed(table: Table, positive: str | None) -> Table:
     """Labels as -1 and +1; a site may well hold rows of one class only."""
     label = np.asarray(table.label)
     if positive is not None:
-        wanted = as_number(positive) if label.dtype.kind in "fiub" else positive
+        wanted = number(positive) if label.dtype.kind in "fiub" else positive
         return table._replace(label=np.where(label == wanted, 1.0, -1.0))
     found = np.unique(label)
     if label.dtype.kind not in "fiub" or not np.isin(found, (-1, 0, 1)).all():
@@ -202,11 +207,13 @@ def signed(table: Table, positive: str | None) -> Table:
     return table._replace(label=np.where(label > 0, 1.0, -1.0))
 
 
-def write_columns(folder: Path, table: Table) -> None:
+def write_columns(folder: Path, table: Table, encoding: Encoding | None = None) -> None:
     """Whole, or not there."""
     part = folder.with_name(folder.name + durable.TEMPORARY)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
     np.save(part / "features.npy", np.asarray(table.features))
     np.save(part / "label.npy", np.asarray(table.label, np.float32))
+    if encoding is not None:
+        (part / NAMES).write_text(json.dumps(encoding.as_json()), "utf-8")
     part.rename(folder)

@@ -11,6 +11,7 @@ import numpy as np
 import safetensors.numpy
 
 from sagda import durable
+from sagda.card import write_card
 from sagda.check import BadKind, BadValue
 from sagda.core import Point
 from sagda.devices import keep_programs
@@ -145,7 +146,7 @@ def claim(folder: Path, config: Path) -> None:
 
 
 def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> None:
-    """history.csv, model.safetensors and summary.json, as a simulation leaves them."""
+    """History, model, recipe, summary and model card, as a simulation leaves them."""
     rows, seed = rows_of(conductor.journal), conductor.config.seed
     if not rows:
         return
@@ -167,6 +168,7 @@ def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> No
     summary = summary_of(runs, server.book.round, split, methods)
     summary["federation"] = facts(server)
     durable.write(folder / "summary.json", durable.as_json(summary))
+    write_card(folder)
 
 
 def split_of(census: dict[str, Census], names: list[str]) -> dict[str, Any]:

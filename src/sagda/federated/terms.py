@@ -11,6 +11,7 @@ from sagda import check, durable
 from sagda import config as configs
 from sagda.check import BadValue
 from sagda.config import Config, Count
+from sagda.data.columns import Encoding
 from sagda.data.recipe import Recipe
 from sagda.data.scaling import Moments, Scaling
 from sagda.experiment import method_of, options_of, resolve, treated
@@ -236,12 +237,19 @@ class Terms(BaseModel):
         return Scaling(np.array(self.mean), np.array(self.scale))
 
     def recipe(
-        self, label: str, positive: Any, calibration: list[float] | None
+        self,
+        label: str,
+        positive: Any,
+        calibration: list[float] | None,
+        encoding: Encoding | None = None,
     ) -> dict[str, Any]:
-        """recipe.json: with it the model scores rows of files like the sites'."""
+        """recipe.json: with it the model scores rows of files like the sites'.
+
+        A site knows the names of its columns; the server only how many there are.
+        """
         place = Place(self.config.algorithms[0], self.config.seed, "")
         model = place._asdict() | {"calibration": calibration}
-        recipe = Recipe(None, self.scaling or Scaling.none(self.features))
+        recipe = Recipe(encoding, self.scaling or Scaling.none(self.features))
         return recipe_of(self.config, label, positive, [model], recipe)
 
     @property
