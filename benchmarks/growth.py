@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import machine
 import numpy as np
 import point
-from children import HERE, Failed, ask
+from children import HERE, Failed
 from contest import Contestant, hold
 
 BASE = {"M": 100, "m": 100, "n": 10, "d": 20, "K": 10}
@@ -35,28 +34,43 @@ def exponent(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def one_point(fields: dict) -> dict:
-    """A process with data of its own; what it printed, and who else was busy."""
-    with tempfile.TemporaryDirectory() as folder:
-        point.write(Path(folder), fields["M"] * fields["n"], fields["d"])
-        load = machine.others()
-        found = ask("point.py", json.dumps(fields | {"folder": folder}))
-    return found | {"disturbed": int(load > machine.DISTURBED)}
+def contestant(folder: Path, fields: dict, rounds: int | None = None) -> Contestant:
+    """A process with data of its own."""
+    name = "-".join(map(str, fields.values()))
+    here = folder / name
+    here.mkdir()
+    point.write(here, fields["M"] * fields["n"], fields["d"])
+    fields = fields | {"serve": rounds or 4, "folder": str(here)}
+    command = [sys.executable, str(HERE / "point.py"), json.dumps(fields)]
+    return Contestant(name, command, rounds=rounds)
+
+
+def held(points: list[Contestant], repeats: int) -> list[dict]:
+    """What each point measured, bout by bout in turn."""
+    hold(points, repeats)
+    for one in points:
+        if one.failure:
+            raise Failed(one.failure)
+    return [one.ready | one.result() for one in points]
 
 
 def measure_growth(quick: bool, say: Callable) -> dict:
     curves = {}
     for axis, (values, extra) in AXES.items():
-        points = []
-        for value in values[::2] if quick else values:
-            fields = BASE | extra | {axis: value}
-            if axis == "m":
-                fields["M"] = value
-            points.append({"at": value} | one_point(fields))
-            found = points[-1]
+        values = values[::2] if quick else values
+        with tempfile.TemporaryDirectory() as folder:
+            asked = []
+            for value in values:
+                fields = BASE | extra | {axis: value}
+                if axis == "m":
+                    fields["M"] = value
+                asked.append(contestant(Path(folder), fields))
+            found = held(asked, 3 if quick else 7)
+        points = [{"at": at} | own for at, own in zip(values, found, strict=True)]
+        for own in points:
             say(
-                f"  {axis} = {value}: {found['ms']:.3f} ms, "
-                f"{found['VmHWM'] / 2**20:.0f} MiB, {found['layout']}"
+                f"  {axis} = {own['at']}: {own['ms']:.3f} ms, "
+                f"{own['VmHWM'] / 2**20:.0f} MiB, {own['layout']}"
             )
         at, ms = [p["at"] for p in points], [p["ms"] for p in points]
         last = [i for i, value in enumerate(at) if 11 * value >= at[-1]]
@@ -71,21 +85,15 @@ def measure_growth(quick: bool, say: Callable) -> dict:
 def measure_million(quick: bool, say: Callable) -> dict:
     """M = 1,000,000 against M = 1,000 at m = 1,000, mapped files, 100 rounds a bout."""
     many = 100_000 if quick else 1_000_000
-    found = {}
+    sizes = 1000, many
     with tempfile.TemporaryDirectory() as folder:
-        pair = []
-        for clients in (1000, many):
-            here = Path(folder) / str(clients)
-            here.mkdir()
-            point.write(here, clients * BASE["n"], BASE["d"])
-            fields = BASE | {"M": clients, "m": 1000, "serve": 100, "folder": str(here)}
-            command = [sys.executable, str(HERE / "point.py"), json.dumps(fields)]
-            pair.append(Contestant(str(clients), command, rounds=100))
-        hold(pair, 5 if quick else 41)
-    for one in pair:
-        if one.failure:
-            raise Failed(one.failure)
-        found[one.name] = one.result() | one.ready | {"ms": one.result()["ms"]}
-        say(f"  M = {one.name}: {found[one.name]['ms']:.2f} ms a round")
+        both = [
+            contestant(Path(folder), BASE | {"M": clients, "m": 1000}, rounds=100)
+            for clients in sizes
+        ]
+        pair = held(both, 5 if quick else 41)
+    found = {str(M): own for M, own in zip(sizes, pair, strict=True)}
+    for name, own in found.items():
+        say(f"  M = {name}: {own['ms']:.2f} ms a round")
     ratio = found[str(many)]["ms"] / found["1000"]["ms"]
     return {"points": found, "many": many, "ratio": ratio}

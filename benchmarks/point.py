@@ -2,12 +2,11 @@
 
     python benchmarks/point.py FIELDS
 
-answers once; with `serve` among the fields it goes on as a contestant, a line with a
+runs a few rounds, says what they took, and goes on as a contestant: a line with a
 number of rounds in, a line with seconds per round out.
 """
 
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 
 import sagda
 
-BOUT = 0.3  # seconds
 BLOCK = 10**6  # rows made at a time
 
 
@@ -39,8 +37,8 @@ def write(folder: Path, rows: int, d: int) -> None:
 
 
 def main(text: str) -> None:
-    """Fields: M, m, n, d, K, folder; batch (None: whole), serve (its first rounds)."""
-    ask = {"batch": 10, "serve": None} | json.loads(text)
+    """Fields: M, m, n, d, K, folder, serve (its first rounds); batch (None: whole)."""
+    ask = {"batch": 10} | json.loads(text)
     sagda.use_cores()
     begin = time.perf_counter()
     folder, rows = Path(ask["folder"]), ask["M"] * ask["n"]
@@ -67,18 +65,11 @@ def main(text: str) -> None:
         layout = run.layout
         return float(run.history["seconds"][0, -1]) / rounds
 
-    if ask["serve"] is not None:
-        seconds = once(ask["serve"])
-    else:
-        rounds, seconds = 4, once(4)
-        while rounds * seconds < BOUT:
-            rounds = int(1.2 * BOUT / seconds) + 1
-            seconds = once(rounds)
-        seconds = statistics.median([seconds, once(rounds), once(rounds)])
-    answer = {"ms": 1e3 * seconds, "layout": layout, "federation_seconds": made}
+    once(ask["serve"])
+    answer = {"layout": layout, "federation_seconds": made}
     answer["total_seconds"] = time.perf_counter() - begin
     print(json.dumps(answer | machine.memory()), flush=True)
-    while ask["serve"] and (line := sys.stdin.readline().strip()):
+    while line := sys.stdin.readline().strip():
         print(json.dumps({"seconds": once(int(line))}), flush=True)
 
 

@@ -556,6 +556,23 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
     np.testing.assert_allclose(scores, alike[4:8], rtol=1e-4, atol=1e-6)
 
 
+def test_a_module_that_cannot_do_ends_a_federation_at_once(clients, tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
+    text = NETS.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(5)")
+    (tmp_path / "nets.py").write_text(text)
+    own = f"{tmp_path / 'nets.py'}:make"
+    desks = [d._replace(model=own) for d in desks_of(clients, tmp_path)]
+    with pytest.raises(BadValue, match="BatchNorm1d '1' changes 'running_mean'"):
+        run_in(tmp_path, desks, model="nets.py:make", float64=False)
+
+
+def test_decay_and_clipping_go_with_robust_losses(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    own = {"problem": "dro", "weight_decay": 0.1, "clip": 1.0}
+    folder = run_in(tmp_path, desks, table="share_losses = true", **own)
+    assert np.isfinite(read_results(folder).columns["sagda-i"]["phi"]).all()
+
+
 def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
     monkeypatch.setattr(conducting, "RETRY", 0.0)

@@ -7,7 +7,9 @@ import sagda
 from conftest import flat, uneven_table
 from sagda import ALGORITHMS
 from sagda.check import BadValue
-from sagda.engines.layout import parse
+from sagda.engines import layout as layouts
+from sagda.engines.layout import parse, resolve
+from sagda.engines.setup import Setup
 
 LAYOUTS = [
     "mapped/1",
@@ -100,6 +102,21 @@ def test_a_run_goes_on_in_another_layout_and_bit_for_bit_in_its_own():
     np.testing.assert_array_equal(flat(whole.carry), flat(same.carry))
     other = run("sagda-i", problem, data, "batched/1", cohort=3, resume=half)
     agree(whole, other)
+
+
+def test_runs_side_by_side_share_the_room(a9a, monkeypatch):
+    clients, _ = a9a
+    problem = sagda.AUC.of(clients)
+    monkeypatch.setattr(layouts, "kernels", lambda: False)
+    monkeypatch.setattr(layouts, "ROOM", 2**20)
+
+    def batch(runs):
+        setup = Setup.of(problem, clients, np.float32, cohort=100, batch_size=10)
+        z = problem.init(sagda.keys.root_key(0))
+        return resolve("auto/1", setup, sagda.fsgda().build(), z, runs).batch
+
+    assert 1 < batch(1) < 100
+    assert batch(4) == batch(1) // 4
 
 
 def test_the_rule_looks_at_shapes(a9a):

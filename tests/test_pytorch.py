@@ -1,5 +1,7 @@
 """PyTorch models: the same text on tensors, and what is refused."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from conftest import flat, uneven_table
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadKind, BadValue
 from sagda.engines.memories import unpacked
+from sagda.history import COUNTS
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
 nn = torch.nn
@@ -190,6 +193,102 @@ def test_noise_in_a_module_comes_from_keys(clients):
     assert not np.array_equal(flat(run_of(clients, plain).z), flat(one.z))
 
 
+class Noisy(nn.Module):
+    """Random in evaluations, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(FEATURES, 1)
+
+    def forward(self, rows):
+        return self.last(rows + torch.randn_like(rows))
+
+
+def test_noise_in_an_evaluation_is_the_same_every_time(clients):
+    module = Noisy()
+    one = run_of(clients, module).history
+    torch.manual_seed(99)
+    two = run_of(clients, module).history
+    np.testing.assert_array_equal(one["phi"], two["phi"])
+
+
+RATES = sagda.Rates(0.1, 0.1)
+
+
+@sagda.method
+def swapping(*, local_lr: sagda.Rates = RATES) -> sagda.Algorithm:
+    """Replies with the memory that it renews, and keeps the one before."""
+
+    def client(f, z, memory, turn):
+        g = f.grad(z, f.draw(turn.key("step")))
+        return (g, memory[0]), memory
+
+    def server(state, mean, share, t):
+        g, old = mean
+        return state._replace(
+            z=sagda.descend_ascend(state.z, g + old, local_lr.at(t)),
+        )
+
+    renew = lambda memory, reply: (reply[0], memory[0])
+    two = lambda z: (sagda.zeros_like(z), sagda.zeros_like(z))
+    phase = sagda.Phase("step", client, server, lambda s: s.z, renew=renew)
+    return sagda.Algorithm(Only, (phase,), memory=two)
+
+
+class Only(NamedTuple):
+    z: sagda.Point
+
+
+def test_memories_in_replies_are_those_from_before(clients):
+    layer = nn.Linear(FEATURES, 1, bias=False).double()
+    w = layer.weight.detach().numpy()
+    problem = sagda.AUC.of(clients)
+    z = problem.init(sagda.keys.root_key(0))
+    options = {"rounds": 4, "batch_size": 3, "cohort": 3, "float64": True}
+    runs = []
+    for model, own in ((None, w[0]), (sagda.Torch(layer), {"weight": w})):
+        start = sagda.Point(z.x._replace(model=own), z.y)
+        problem = sagda.AUC.of(clients, model)
+        runs.append(
+            sagda.simulate(swapping(), problem, clients, start=start, **options)
+        )
+    np.testing.assert_allclose(flat(runs[1].z), flat(runs[0].z), rtol=1e-9)
+
+
+class Narrow(nn.Linear):
+    def forward(self, rows):
+        return super().forward(rows.float())
+
+
+class Far(nn.Linear):
+    def forward(self, rows):
+        return super().forward(rows) + rows[:, 99:100].sum() + rows[:, 99]
+
+
+def test_stops_know_the_columns_of_a_pytorch_model(clients):
+    from sagda.engines.checks import columns_of
+
+    for kind in ("agnostic", "fair", "adversarial", "treated"):
+        problem = made(kind, clients, sagda.Torch(nn.Linear(FEATURES, 1)))
+        run = sagda.simulate(
+            sagda.fsgda(local_lr=0.01), problem, clients, rounds=1, batch_size=2
+        )
+        measured = set(columns_of(problem, clients, None))
+        counted = {name for name in run.history.columns if name not in measured}
+        assert counted == set(COUNTS) & counted
+        assert measured <= set(run.history.columns)
+
+
+def test_whole_numbers_are_features(clients):
+    data = clients.data
+    whole = np.round(3 * data.features).astype(int)
+    counts = clients._replace(data=data._replace(features=whole))
+    plain = clients._replace(data=data._replace(features=whole.astype(np.float32)))
+    layer = nn.Linear(FEATURES, 1)
+    one, two = run_of(counts, layer), run_of(plain, layer)
+    np.testing.assert_array_equal(flat(one.z), flat(two.z))
+
+
 def wrong(*parts):
     return lambda: nn.Sequential(nn.Linear(FEATURES, 4), *parts)
 
@@ -209,6 +308,12 @@ def wrong(*parts):
         ),
         (lambda: nn.Linear(FEATURES, 1).half(), "found 'weight' in torch.float16"),
         (lambda: nn.ReLU(), "must have parameters that require a gradient"),
+        (
+            lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(FEATURES, 1)),
+            "must leave the rows that it is given as they are",
+        ),
+        (lambda: Narrow(FEATURES, 1), "as for scores in double precision: "),
+        (lambda: Far(FEATURES, 1), "does not fit rows of 6 features: "),
         (lambda: 3, "must make a torch.nn.Module, got int"),
         (3, "must be a torch.nn.Module"),
     ],

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -182,22 +183,25 @@ def ten_sites():
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"),
+    ("name", "layout", "clients", "batch_size"),
     [
-        ("sagda-i", "batched/2:clients"),
-        ("sagda-ii", "mapped/1"),
+        ("sagda-i", "batched/2:clients", ten_sites(), 1),
+        ("sagda-ii", "mapped/1", ten_sites(), 1),
+        ("sagda-i", "mapped/1", uneven_table([3] * 10), 2),
+        ("sagda-ii", "batched/2:clients", uneven_table([3] * 10), None),
     ],
 )
 @pytest.mark.slow
-def test_rows_that_stream_give_the_run_of_rows_that_stay(name, layout):
-    clients = ten_sites()
+def test_rows_that_stream_give_the_run_of_rows_that_stay(
+    name, layout, clients, batch_size
+):
     run = lambda stream: sagda.simulate(
         sagda.algorithm(name, local_steps=2),
         sagda.AUC.of(clients),
         clients,
         rounds=12,
         cohort=2,
-        batch_size=1,
+        batch_size=batch_size,
         seeds=(0, 1),
         eval_every=5,
         layout=layout,
@@ -222,10 +226,11 @@ def test_only_the_rows_of_coming_cohorts_are_on_the_device():
     stream = Stream(
         clients, jnp.float32, method, keys, 9, setup, Layout(1, 1, 1, False)
     )
-    t = 0
+    t, here, brought = 0, setup, set()
     while t < 50:
-        here, until = stream.bring(setup, t, 50)
-        assert t < until <= 50
+        here, until = stream.bring(here, t, min(t + 1, 50))
+        brought.add(stream.span)
+        assert until == t + 1
         assert len(here.clients.table.label) == 9
         for round in range(t, until):
             for i in np.asarray(
@@ -238,6 +243,8 @@ def test_only_the_rows_of_coming_cohorts_are_on_the_device():
                     clients.data.features[first : first + count].astype(np.float32),
                 )
         t = until
+    assert len(brought) < 50  # what came for several rounds stayed for them
+    assert setup.clients.table.features.is_deleted()
 
 
 def test_a_stream_must_hold_a_round():
@@ -250,6 +257,45 @@ def test_a_stream_must_hold_a_round():
     with pytest.raises(BadValue, match="`stream` must be None where a method asks all"):
         run(sagda.sagda_i(start="warm"), cohort=2, stream=12)
     assert run(sagda.fsgda(), stream=23).round == 2  # all rows: nothing streams
+    # Runs of one seed draw the same clients, however many they are.
+    rates = [sagda.fsgda(local_lr=rate) for rate in (0.1, 0.2, 0.3)]
+    problem = sagda.AUC.of(clients)
+    options = {"batch_size": 1, "rounds": 2, "cohort": 2, "stream": 8}
+    assert len(sagda.sweep(rates, problem, clients, **options)) == 3
+
+
+class Counted(NamedTuple):
+    z: sagda.Point
+
+
+@sagda.method
+def counting(*, parts: int = 1) -> sagda.Algorithm:
+    """Clients remember whole numbers that single precision has no room for."""
+
+    def client(f, z, memory, turn):
+        return f.grad(z, f.draw(turn.key("step"))), memory
+
+    move = lambda state, g, share, t: Counted(state.z - 0.01 * g)
+    more = lambda memory, reply: jax.tree.map(
+        lambda a: a + jnp.asarray(1, a.dtype), memory
+    )
+    phase = sagda.Phase("step", client, move, lambda s: s.z, renew=more)
+    memory = lambda z: [jnp.int32(2**24 + 1), jnp.float32(0), jnp.uint8(0)][:parts]
+    return sagda.Algorithm(Counted, (phase,), memory=memory)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("cohort", [3, 5])
+def test_memories_keep_their_types_where_devices_share_clients(parts, cohort):
+    clients = uneven_table([3, 2, 4, 3, 2])
+    run = lambda layout: sagda.simulate(
+        counting(parts=parts), sagda.AUC.of(clients), clients, rounds=2, batch_size=1,
+        cohort=cohort, layout=layout,
+    )  # fmt: skip
+    one, two = run("mapped/1").carry.memory, run("mapped/2:clients").carry.memory
+    assert {k: a.dtype.name for k, a in two.items()} == {k: k for k in one}
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert np.asarray(one["int32"]).sum() == 5 * (2**24 + 1) + 2 * cohort
 
 
 def test_memories_of_several_types_lie_in_a_table_each():

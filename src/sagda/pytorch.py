@@ -130,22 +130,18 @@ class Torch:
             part.training = mode
 
     def check(self, features: Any) -> None:
-        """Look at one pass in training mode: its shape, and that no buffer changes."""
+        """Look at a pass in training mode: its shape, and that nothing else changes."""
         module = self.module
         before = {name: held.clone() for name, held in module.named_buffers()}
-        values = {name: module.get_parameter(name).detach() for name in self.names}
-        values = {name: value.to(features.dtype) for name, value in values.items()}
-        try:
-            with torch.no_grad(), seeded(0):
-                self.train(True)
-                self.apply(values, features)
-        except (RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, BadValue | BadKind):
-                raise
-            said = str(error).splitlines()[0].rstrip(".")
+        self.passed(features.clone())
+        rows = features.double()
+        # Scores of a trained model are in double precision.
+        self.passed(given := rows.clone(), ", as for scores in double precision")
+        if not torch.equal(given, rows):
             raise BadValue(
-                f"`make` does not fit rows of {features.shape[1]} features: {said}."
-            ) from error
+                "`make` must leave the rows that it is given as they are, but its "
+                "forward pass changes them in place; make a copy, or inplace=False."
+            )
         changed = None
         for name, held in module.named_buffers():
             if not torch.equal(held, before[name]):
@@ -159,6 +155,24 @@ class Torch:
                 f"{layer!r} changes {buffer!r}, of which every client would have its "
                 "own; use GroupNorm or LayerNorm, or freeze it with .eval()."
             )
+
+    def passed(self, features: Any, where: str = "") -> None:
+        """One forward pass on a few rows."""
+        module = self.module
+        values = {name: module.get_parameter(name).detach() for name in self.names}
+        values = {name: value.to(features.dtype) for name, value in values.items()}
+        try:
+            with torch.no_grad(), seeded(0):
+                self.train(True)
+                self.apply(values, features)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if isinstance(error, BadValue | BadKind):
+                raise
+            said = first_line(error)
+            raise BadValue(
+                f"`make` does not fit rows of {features.shape[1]} features{where}: "
+                f"{said}."
+            ) from error
 
     # After training.
 
@@ -272,6 +286,19 @@ def arrays(tree: PyTree) -> Any:
         lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a),
         real(tree),
     )
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
+def check_models(problem: Any, features: int) -> None:
+    """Whether a problem's modules take rows so wide, before any are at hand."""
+    for model in models_in(problem):
+        with seeded(0):
+            rows = torch.rand(2, features)
+        model.check(rows)
 
 
 def models_in(problem: Any) -> list[Torch]:

@@ -134,7 +134,11 @@ def judge(config: configs.Config, folder: Path) -> None:
     if config.grid:
         return
     base.start_jax()
+    from sagda.models import is_own
     from sagda.theory.section import write_standing
+
+    if is_own(config.model):
+        return  # code, which a page does not run
 
     try:
         write_standing(prepare(config), folder)

@@ -62,6 +62,11 @@ def check_run(
     if stream is not None:
         check.integer("stream", stream, low=1)
     check_algorithm(method, metrics)
+    if "potential" in metrics and not problem.measures_phi:
+        raise BadValue(
+            "`metrics` may hold potential only where Phi is measured, which "
+            f"{type(problem).__name__} does not."
+        )
     problem.check(federation)
     if test is not None:
         check_test(test, federation)
@@ -162,10 +167,11 @@ def check_loss(setup: Setup, z: Point) -> None:
     kind, rows = type(problem).__name__, len(jax.tree.leaves(table)[0])
     try:
         losses = jax.eval_shape(problem.loss, z, table, root_key(0))
-    except (TypeError, IndexError) as error:
-        raise BadValue(
-            f"the loss of {kind} does not fit the data: {str(error).splitlines()[0]}"
-        ) from error
+    except (TypeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, BadValue | BadKind):
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadValue(f"the loss of {kind} does not fit the data: {said}") from error
     shape = getattr(losses, "shape", None)
     if shape != (rows,):
         found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
@@ -185,8 +191,10 @@ def columns_of(
         columns = measure(problem, z, rows, weight, owner, federation.clients)
         return columns, problem.score(z.x, rows)
 
-    if problem.eager:  # nothing can be traced: all that there may be
-        return [*COLUMNS, "auc_train", *([] if test is None else ["auc_test"])]
+    if problem.eager:  # nothing can be traced
+        from sagda.engines.eager_look import eager_columns
+
+        return eager_columns(problem, federation, test)
     rows = numbers(problem.columns(federation))
     given = rows, federation.weight, federation.owner
     columns, scores = jax.eval_shape(look, root_key(0), *given)

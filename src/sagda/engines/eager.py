@@ -40,7 +40,11 @@ class Rows(NamedTuple):
         batch_size: int | None,
         dtype: Any,
     ) -> "Rows":
-        data = tensors(numbers(problem.columns(federation)), dtype)
+        columns = numbers(problem.columns(federation))
+        if isinstance(columns, Table):  # features of whole numbers are numbers, too
+            features = np.asarray(columns.features).astype(dtype, copy=False)
+            columns = columns._replace(features=features)
+        data = tensors(columns, dtype)
         return cls(problem, data, federation.start, federation.size, batch_size)
 
     def cut(self, rows: Any, position: Any) -> Any:
@@ -127,12 +131,15 @@ def precision(float64: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(problem: Any) -> Iterator[None]:
-    """Layers such as dropout do nothing meanwhile, and no gradients are kept."""
+    """Layers such as dropout do nothing meanwhile, and no gradients are kept.
+
+    What else is random is the same every time.
+    """
     models = models_in(problem)
     for model in models:
         model.train(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), seeded(0):
             yield
     finally:
         for model in models:

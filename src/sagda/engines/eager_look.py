@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import torch
 
+from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, Table
 from sagda.engines.eager import Rows, evaluating, gradient
@@ -16,6 +17,7 @@ from sagda.keys import root_key
 from sagda.problems.base import Problem
 from sagda.pytorch import arrays, tensors
 
+NO_PHI = "`metrics` may hold potential only where Phi is measured, and it is not here."
 BLOCK = 4096  # rows that an evaluation looks at together
 
 
@@ -114,6 +116,8 @@ class EagerLook:
         if name == "drift":
             return float(seen.drift)
         if name == "potential":
+            if "phi" not in columns:
+                raise BadValue(NO_PHI)
             return columns["phi"] - columns["f"] / 10
         lag = 0.0
         for i in range(self.clients):
@@ -121,3 +125,22 @@ class EagerLook:
             v_i = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), seen.memory)
             lag += float(norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0)))))
         return lag / self.clients
+
+
+def eager_columns(
+    problem: Problem, federation: Federation, test: Table | None
+) -> list[str]:
+    """What an evaluation measures, found by a look at two rows."""
+    rows = Rows.of(problem, federation, None, np.float32)
+    two: Any = rows.cut(slice(0, 2), torch.arange(2))
+    weight: Any = torch.full((2,), 0.5)
+    z = tensors(problem.init(root_key(0)), np.float32)
+    names = ["f", "worst_client_loss"]
+    with evaluating(problem):
+        sums = problem.inner_sums(z.x, two, weight) if problem.measures_phi else None
+        phi = ["grad_phi_sq", "phi", "gap"]
+        names += ["grad_x_sq", "grad_y_sq"] if sums is None else phi
+        names += list(problem.metrics(z, two, weight))
+        if problem.score(z.x, two) is not None:
+            names += ["auc_train"] if test is None else ["auc_train", "auc_test"]
+    return names

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sagda import check
-from sagda.check import BadValue
+from sagda.check import BadKind, BadValue
 from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep, run_round
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import check_feasible, check_starts, given_starts
@@ -24,7 +24,7 @@ from sagda.inner import norm_sq
 from sagda.keys import Key, key_of, root_key
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.pytorch import arrays, models_in, real, tensors
+from sagda.pytorch import arrays, first_line, models_in, real, seeded, tensors
 
 members_of = jax.jit(draw_members, static_argnums=(0, 3, 4))
 client_keys = jax.jit(
@@ -167,7 +167,9 @@ class EagerLoop(Loop):
         for slot, i in enumerate(ids.tolist()):
             if not asked[slot]:
                 continue
-            own = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), memory)
+            # A copy: a reply may hold it still when it is renewed.
+            copied = lambda a, i=i: torch.from_numpy(np.array(a[i, ...]))
+            own = jax.tree.map(copied, memory)
             before = own if phase.resample or i not in kept else kept[i]
             f, turn = self.rows.objective(i), Turn(t, roots[slot])
             reply, kept[i] = phase.client(f, message, before, turn)
@@ -188,6 +190,10 @@ class EagerLoop(Loop):
         mean = jax.tree.map(lambda a: a / max(count, 1), total)
         drift = drift if phase.delta is None else moved / max(count, 1)
         return mean, count / len(self.rows.start), (kept, drift)
+
+    @property
+    def countable(self) -> int:
+        return max(1, (2**31 - 1) // (self.cohort * int(self.rows.size.max())))
 
     def fetched(self, tree: Any) -> Any:
         """A copy, which later rounds leave alone."""
@@ -238,11 +244,21 @@ def check_module(rows: Rows, z: Point) -> None:
     for model in models_in(rows.problem):
         model.check(rows.table.features[:2])
     two = rows.cut(slice(0, 2), torch.arange(2))
-    with torch.no_grad():
-        losses = rows.problem.loss(tensors(z), two, None)
-    count = len(two.label)
-    if tuple(losses.shape) != (count,):
+    kind = type(rows.problem).__name__
+    try:
+        with torch.no_grad(), seeded(0):
+            losses = rows.problem.loss(tensors(z), two, None)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, BadValue | BadKind):
+            raise
         raise BadValue(
-            f"the loss of {type(rows.problem).__name__} must have one value per row, "
-            f"got shape {tuple(losses.shape)} for {count} rows."
+            f"the loss of {kind} does not fit the data: {first_line(error)}."
+        ) from error
+    count = len(two.label)
+    shape = tuple(losses.shape) if torch.is_tensor(losses) else None
+    if shape != (count,):
+        found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
+        raise BadValue(
+            f"the loss of {kind} must have one value per row, got {found} for {count} "
+            "rows; leave their mean to sagda."
         )

@@ -51,17 +51,23 @@ class Place(NamedTuple):
 
         return jax.tree.map(cut, tree)
 
-    def meet(self, sums: PyTree, rows: PyTree, cohort: int) -> tuple[Any, Any]:
-        """Sums over all devices, and every device's rows; one meeting for both."""
+    def meet(self, sums: PyTree, rows: Any, cohort: int) -> tuple[Any, Any]:
+        """Sums over all devices, and every device's rows of the tables.
+
+        One meeting for both, but for tables of another type than the sums'.
+        """
         if self.layout.clients == 1:
             return sums, rows
         flat, back = ravel_pytree(sums)
         if rows is None:
             return back(jax.lax.psum(flat, "clients")), None
-        flat_rows, back_rows = ravel_pytree(rows)
-        both = jax.lax.all_gather(jnp.concatenate([flat, flat_rows]), "clients")
+        gather = lambda a: jax.lax.all_gather(a, "clients")
+        alike = {kind: a for kind, a in rows.items() if a.dtype == flat.dtype}
+        others = {kind: gather(a) for kind, a in rows.items() if kind not in alike}
+        flat_rows, back_rows = ravel_pytree(alike)
+        both = gather(jnp.concatenate([flat, flat_rows.astype(flat.dtype)]))
+        rows = jax.vmap(back_rows)(both[:, len(flat) :]) | others
         whole = lambda a: a.reshape(-1, *a.shape[2:])[:cohort]
-        rows = jax.vmap(back_rows)(both[:, len(flat) :])
         return back(both[:, : len(flat)].sum(0)), jax.tree.map(whole, rows)
 
 

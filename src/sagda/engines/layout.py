@@ -124,7 +124,8 @@ def resolve(
     own = -(-setup.cohort // (many if shared == "clients" else 1))
     batch = own if asked.everyone else asked.batch
     if batch is None:
-        room = max(1, ROOM // max(looked.held, 1))
+        together = -(-runs // many) if shared == "runs" else runs
+        room = max(1, ROOM // max(looked.held * together, 1))
         batch = 1 if kernel or looked.heavy else min(own, room)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)

@@ -67,6 +67,12 @@ class Loop:
         carry, tally = jax.block_until_ready(out)
         return carry, self.fetched(tally)
 
+    @property
+    def countable(self) -> int:
+        """Rounds whose rows are counted in 32 bits at least."""
+        clients = self.setup.clients
+        return max(1, (2**31 - 1) // (self.setup.cohort * clients.widest))
+
     def fetched(self, tree: Any) -> Any:
         """On the host, without the runs that fill up the devices."""
         return Lanes.first(fetch(tree), self.seeds)
@@ -109,7 +115,8 @@ class Loop:
             asked = self.asked(callbacks, carry, t, rounds)
             enough = bool(gathered(asked).any())
         while t < rounds and (broken < 0).any() and not enough:
-            stop = min(rounds, t + (chunk or pace), t + every - t % every)
+            ahead = min(chunk or pace, self.countable)
+            stop = min(rounds, t + ahead, t + every - t % every)
             clock = time.perf_counter()
             if self.stream:
                 self.setup, stop = self.stream.bring(self.setup, t, stop)

@@ -55,32 +55,39 @@ class Stream:
         self.data = numbers(setup.clients.problem.columns(federation))
         self.mesh = layout.mesh if layout.devices > 1 else None
         self.dtype, self.phases = dtype, algorithm.phases
+        self.span = range(0)  # the rounds whose rows are there
         if algorithm.opening:
             raise BadValue(
                 "`stream` must be None where a method asks all clients at its start, "
                 "as start='warm' does; start='zeros' does not."
             )
-        cohorts = len(keys) * (1 + sum(p.resample for p in self.phases[1:]))
+        # Runs of one seed draw the same clients.
+        seeds = len(np.unique(np.asarray(jax.random.key_data(keys)), axis=0))
+        cohorts = seeds * (1 + sum(p.resample for p in self.phases[1:]))
         largest = np.sort(federation.size)[
             -min(federation.clients, cohorts * setup.cohort) :
         ]
         if largest.sum() > held:
             raise BadValue(
                 f"`stream` must hold the rows of one round, up to {largest.sum()} with "
-                f"{setup.cohort} clients a round and {len(keys)} runs side by side, "
+                f"{setup.cohort} clients a round and {seeds} seeds side by side, "
                 f"got {held}."
             )
 
     def bring(self, setup: Setup, first: int, last: int) -> tuple[Setup, int]:
-        """The rows of rounds from `first` on, and the round that they last to."""
-        last = min(last, first + AHEAD)
+        """The rows of rounds from `first` on, and the round that they last to.
+
+        They are brought for as many rounds as fit, and stay until those are over.
+        """
+        if first in self.span:
+            return setup, min(last, self.span.stop)
         rounds = np.arange(first, first + AHEAD, dtype=np.int32)
         ids = np.asarray(
             cohorts(self.phases, self.keys, rounds, setup.clients.count, setup.cohort)
         )
         size, needed = self.federation.size, np.zeros(0, np.int64)
         stop = first
-        while stop < last:
+        while stop < first + AHEAD:
             more = np.union1d(needed, ids[stop - first])
             if size[more].sum() > self.held:
                 break
@@ -89,6 +96,9 @@ class Stream:
         start[needed] = np.cumsum(size[needed]) - size[needed]
         shift = np.repeat(self.federation.start[needed] - start[needed], size[needed])
         rows = np.arange(len(shift)) + shift
+        # The device has room for one table.
+        for old in jax.tree.leaves(setup.clients.table):
+            old.delete()
         put = lambda array: on_device(array, self.dtype, self.mesh)
 
         def part(column: Any) -> jax.Array:
@@ -97,9 +107,9 @@ class Stream:
             return put(held)
 
         table = jax.tree.map(part, self.data)
-        return replace(
-            setup, clients=replace(setup.clients, table=table, start=put(start))
-        ), stop
+        clients = replace(setup.clients, table=table, start=put(start))
+        self.span = range(first, stop)
+        return replace(setup, clients=clients), min(last, stop)
 
 
 @partial(jax.jit, static_argnums=(0, 3, 4))

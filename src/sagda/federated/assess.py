@@ -92,9 +92,9 @@ def with_sums(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> A
 ASKED = {"point": at_point, "quadratic": along_y, "sums": with_sums}
 
 
-def one_row(z: Point, problem: Problem) -> tuple[Any, Any]:
-    """A row without content, to trace with."""
-    width = problem.features  # type: ignore[attr-defined] # those with sums have it
+def one_row(z: Point) -> tuple[Any, Any]:
+    """A row without content, to trace with; x weighs its features."""
+    width = z.x.shape[0]
     column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
     number = column(np.float64)
     rows = Table(column(np.float64, width), number, position=column(np.int32))
@@ -135,7 +135,7 @@ def expected(plan: Plan, z: Point, question: str) -> Spec:
         tree = {"f": wide(0.0), "grad": z}
         if question == "sums":
             # As the rows of one client would give them, whatever their number.
-            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(z, problem))
+            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(z))
         return Spec.of(tree)
 
 

@@ -261,10 +261,14 @@ class Terms(BaseModel):
         return treated(problem, self.config)
 
     def plan(self, run: str) -> Plan:
-        config = self.config
+        config, problem = self.config, self.problem
+        if problem.eager:
+            from sagda.pytorch import check_models
+
+            check_models(problem, self.features)
         return Plan(
             method=method_of(config, config.algorithms[0]),
-            problem=self.problem,
+            problem=problem,
             run=run,
             config=durable.digest(self.text.encode()),
             seed=config.seed,

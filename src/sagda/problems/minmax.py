@@ -86,7 +86,7 @@ class MinMax(Problem):
             object.__setattr__(self, name, value)
 
     def init(self, key: Key) -> Point:
-        made = lambda name, own: own(key_of(key, name)) if callable(own) else own
+        made = lambda name, own: own(key_of(key, name)) if is_maker(own) else own
         point = Point(made("x", self.x_0), made("y", self.y_0))
         return jax.tree.map(jnp.asarray, point)
 
@@ -106,11 +106,16 @@ class MinMax(Problem):
         return None if self.scores is None else self.scores(x, rows)
 
 
+def is_maker(start: Any) -> bool:
+    """A function, and not a structure of arrays that can be called, too."""
+    return callable(start) and jax.tree_util.all_leaves([start])
+
+
 def start_of(name: str, start: Any, own: ConvexSet | None) -> Any:
     """Float arrays, or the function that makes them, that fit their set."""
     check_set(f"{name}_in", own)
     made = start
-    if callable(start):
+    if is_maker(start):
         made = jax.eval_shape(start, root_key(0))
     else:
         start = made = jax.tree.map(np.asarray, start)

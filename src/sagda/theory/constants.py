@@ -122,6 +122,13 @@ def estimate(
 def beyond(problem: Problem) -> str | None:
     """Why the theorems say nothing of a problem; None if they may."""
     name = type(problem).__name__
+    if problem.eager:
+        return (
+            "the theorems' constants are measured by JAX, which cannot look into a "
+            "PyTorch model; `sagda sweep` finds rates for it."
+        )
+    if getattr(problem, "clip", None) is not None:
+        return "the theorems take gradients as they are, and `clip` cuts them short."
     if not problem.measures_phi:
         return f"the theorems need Phi, which {name} does not have."
     for letter, held in zip("xy", problem.sets(), strict=True):

@@ -16,8 +16,9 @@ class EarlyStop:
     """Stop a run whose best value has not improved for some rounds.
 
     The value is the mean over seeds of a column of the history, and the history alone
-    decides: a run that is stopped and resumed ends where an unbroken one does. A mean
-    that is not finite is no improvement.
+    decides: a run that is stopped at one of its evaluations, or interrupted, and
+    resumed ends where an unbroken one does. A mean that is not finite is no
+    improvement.
 
     Args:
         metric: the column.
