@@ -17,6 +17,7 @@ import exchange
 import growth
 import jax
 import machine
+import networks
 import numpy as np
 import page
 import parts
@@ -33,6 +34,7 @@ SECTIONS = {
     "layouts": entrants.measure_layouts,
     "growth": growth.measure_growth,
     "million": growth.measure_million,
+    "networks": networks.measure_networks,
     "sweep": sweep.measure_sweep,
     "profile": parts.measure_profile,
     "exchange": exchange.measure_exchange,

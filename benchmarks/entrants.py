@@ -113,9 +113,9 @@ def measure_rivals(quick: bool, say: Callable) -> dict:
 def measure_layouts(quick: bool, say: Callable) -> dict:
     """Our own layouts against each other; `ratio` is auto's time over the best's."""
     cores = len(os.sched_getaffinity(0))
-    fixed = ["mapped/1", "batched/1"]
+    fixed = ["mapped/1", "batched/1", "chunk-10/1"]
     if cores > 1:
-        fixed += ["mapped/2:clients", "batched/2:clients"]
+        fixed += ["mapped/2:clients", "batched/2:clients", "chunk-10/2:clients"]
     tasks = [(problem, batch, "all", "1") for problem, batch in JOBS]
     tasks += [("dro", "10", "10", "1"), ("dro", "10", "all", "4")]
     rows = []

@@ -169,11 +169,21 @@ def exchange(found: dict) -> Table:
     ]
 
 
+def networks(found: dict) -> Table:
+    table = [["model", "layout", "is", "ms a round", "peak MiB"]]
+    for row in found["rows"]:
+        ms = number(row["ms"]) + "*" * bool(row["disturbed"])
+        peak = number(row["VmHWM"] / MIB)
+        table.append([row["model"].upper(), row["name"], row["layout"], ms, peak])
+    return table
+
+
 TABLES = {
     "rivals": rivals,
     "layouts": layouts,
     "growth": growths,
     "million": million,
+    "networks": networks,
     "sweep": sweep,
     "exchange": exchange,
     "profile": profile,

@@ -559,11 +559,11 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
 def test_a_module_that_cannot_do_ends_a_federation_at_once(clients, tmp_path):
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
     text = NETS.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(5)")
-    (tmp_path / "nets.py").write_text(text)
-    own = f"{tmp_path / 'nets.py'}:make"
+    (tmp_path / "norms.py").write_text(text)
+    own = f"{tmp_path / 'norms.py'}:make"
     desks = [d._replace(model=own) for d in desks_of(clients, tmp_path)]
     with pytest.raises(BadValue, match="BatchNorm1d '1' changes 'running_mean'"):
-        run_in(tmp_path, desks, model="nets.py:make", float64=False)
+        run_in(tmp_path, desks, model="norms.py:make", float64=False)
 
 
 def test_decay_and_clipping_go_with_robust_losses(clients, tmp_path):
