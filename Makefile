@@ -30,7 +30,7 @@ test: lint  ## format, lint, types, tests and doctests, the docs' links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-all: lint  ## the same with the long tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m ""
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -m ""
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs: $(READY)  ## the pages, in site/

@@ -9,6 +9,7 @@ import pytest
 import sagda
 from sagda.data.federation import Federation, Table
 from sagda.engines import simulate as engine
+from sagda.models import OWN
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 
@@ -30,6 +31,22 @@ def room_for_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_text().splitlines()) > MAPS:
         jax.clear_caches()
+
+
+# Real processes mostly wait: begun first, they do so while others compute.
+LONG = ("test_processes", "test_deployment", "test_wheel", "test_open_network")
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
+
+
+@pytest.fixture(autouse=True)
+def no_code_allowed():
+    """What one test lets run under a name is not what the next one means by it."""
+    yield
+    OWN.clear()
 
 
 def uneven_table(sizes, features=4, seed=0) -> Federation:

@@ -603,6 +603,7 @@ def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
         desk.census(moments=True)
 
 
+@pytest.mark.slow
 def test_who_is_not_drawn_is_not_absent(clients, tmp_path):
     desks = desks_of(clients, tmp_path)
     folder = run_in(

@@ -115,6 +115,7 @@ RUN = (
 )
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_code_from_the_command(here, capsys, monkeypatch):
     assert main([*RUN.split(), "--model", "code/nets.py:make"]) == 0
     assert json.loads((here / "out/recipe.json").read_text())["model"] == "nets.py:make"

@@ -265,6 +265,7 @@ class Far(nn.Linear):
         return super().forward(rows) + rows[:, 99:100].sum() + rows[:, 99]
 
 
+@pytest.mark.slow
 def test_stops_know_the_columns_of_a_pytorch_model(clients):
     from sagda.engines.checks import columns_of
 

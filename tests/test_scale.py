@@ -284,7 +284,7 @@ def counting(*, parts: int = 1) -> sagda.Algorithm:
     return sagda.Algorithm(Counted, (phase,), memory=memory)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("cohort", [3, 5])
 def test_memories_keep_their_types_where_devices_share_clients(parts, cohort):
     clients = uneven_table([3, 2, 4, 3, 2])
