@@ -190,6 +190,20 @@ def test_rates_are_found_and_lowered_where_they_do_not_last(cls, monkeypatch):
     assert 0 < tamed.rates_["local_lr"] < 30.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", BOTH)
+def test_rates_by_the_advice_of_theory(cls):
+    X, y = rows()
+    site = np.arange(len(y)) % 5
+    model = small(cls, rates="advice", rounds=60).fit(X, y, client=site)
+    x, y_rate = model.rates_["local_lr"]
+    assert x > 0
+    assert y_rate > 0
+    assert model.score(X, y) > 0.9
+    first, last = model.history_["grad_phi_sq"][[0, -1]]
+    assert last < first / 10
+
+
 def test_probabilities_are_calibrated_from_sums_over_clients():
     rng = np.random.default_rng(0)
     score = rng.normal(size=4000)
@@ -282,7 +296,11 @@ BAD = {
     ),
     "rates of three": (
         lambda X, y: small(rates=(1, 2, 3)).fit(X, y),
-        "`rates` must be 'auto', a local rate, or a pair (local, server)",
+        "`rates` must be 'auto', 'advice', a local rate, or a pair (local, server)",
+    ),
+    "advice on what the theorems leave out": (
+        lambda X, y: small(rates="advice", algorithm="cd-ma").fit(X, y),
+        "`rates` may be 'advice' only for sagda-i, sagda-ii, fsgda",
     ),
     "a cohort too large": (
         lambda X, y: small(cohort=2).fit(X, y),

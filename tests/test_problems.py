@@ -293,3 +293,17 @@ def test_heterogeneous_nonconvex_clients_are_solved_exactly():
             float64=True,
         )
         assert run.history["distance_sq"][0, -1] < 1e-18
+
+
+def test_entries_have_the_derivatives_of_plain_indexing():
+    index = np.array([[0, 2, 2], [1, 3, 1]])
+    own = lambda y, i: (sagda.entries(y, i) ** 3).sum()
+    plain = lambda y, i: (y[i] ** 3).sum()
+    y = jnp.arange(1.0, 5.0)
+    for derivative in (jax.grad, lambda f: jax.jacfwd(jax.grad(f)), jax.hessian):
+        for i in index:
+            np.testing.assert_allclose(derivative(own)(y, i), derivative(plain)(y, i))
+        many = jax.vmap(derivative(own), (None, 0))(y, index)
+        np.testing.assert_allclose(
+            many, jax.vmap(derivative(plain), (None, 0))(y, index)
+        )

@@ -98,9 +98,23 @@ def taken_bwd(kept: Any, change: jax.Array) -> tuple[jax.Array, None]:
 taken.defvjp(taken_fwd, taken_bwd)
 
 
-@custom_vmap
+@jax.custom_jvp
 def add_at(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
-    """`total` with `change[k]` added at `index[k]`, one after the other."""
+    """`total` with `change[k]` added at `index[k]`; linear in both."""
+    return added(total, index, change)
+
+
+@add_at.defjvp
+def add_at_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # JAX's own derivative of a `custom_vmap` has wrong shapes if tangents alone are
+    # batched, as in a Hessian.
+    (_, index, _), (total, _, change) = primals, tangents
+    return add_at(*primals), add_at(total, index, change)
+
+
+@custom_vmap
+def added(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
+    """One after the other."""
 
     def add(k: Any, total: jax.Array) -> jax.Array:
         at = (jax.lax.dynamic_index_in_dim(index, k, keepdims=False),)
@@ -111,8 +125,8 @@ def add_at(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, len(index), add, total)
 
 
-@add_at.def_vmap
-def add_at_batched(
+@added.def_vmap
+def added_batched(
     size: int, batched: Any, total: Any, index: Any, change: Any
 ) -> tuple[Any, bool]:
     spread = lambda a, is_batched: (

@@ -16,8 +16,9 @@ class FederatedAUCClassifier(FederatedClassifier):
 
     Args:
         algorithm: what trains, by its name in `sagda list`.
-        rates: `auto` chooses the local rate by a short sweep; or a local rate, or a
-            pair of a local and a server rate, each one number or a pair for x and y.
+        rates: `auto` chooses the local rate by a short sweep, `advice` those of x and y
+            by one around the theorems' scale; or a local rate, or a pair of a local and
+            a server rate, each one number or a pair for x and y.
         local_steps: K, the steps of a client between exchanges.
         rounds: T.
         cohort: m, the clients of a round; all of them if None.

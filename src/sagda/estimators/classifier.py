@@ -32,7 +32,7 @@ from sagda.estimators.clients import (
     take_column,
     without_column,
 )
-from sagda.estimators.tuning import local_rate, lowered
+from sagda.estimators.tuning import advised, local_rate, lowered
 from sagda.methods import Method
 from sagda.problems.base import Problem
 
@@ -190,21 +190,25 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         make = lambda rate: built(self.algorithm, rate, server, self.local_steps)
         if local is None:
             own = {"rounds": self.rounds} | options
-            local = local_rate(make, problem, federation, **own)
+            if self.rates == "advice":
+                given = self.algorithm, make, problem, federation
+                local = advised(*given, local_steps=self.local_steps, **own)
+            else:
+                local = local_rate(make, problem, federation, **own)
         return make, local
 
     def _rates(self) -> tuple[Any, Any]:
         """Local and server rates; None: to be found."""
         if isinstance(self.rates, str):
-            check.choice("rates", self.rates, ("auto",))
+            check.choice("rates", self.rates, ("auto", "advice"))
             return None, 1.0
         if isinstance(self.rates, Real):
             return check.positive("rates", float(self.rates)), 1.0
         if isinstance(self.rates, tuple | list) and len(self.rates) == 2:
             return self.rates[0], self.rates[1]
         raise BadValue(
-            "`rates` must be 'auto', a local rate, or a pair (local, server), got "
-            f"{self.rates!r}."
+            "`rates` must be 'auto', 'advice', a local rate, or a pair (local, "
+            f"server), got {self.rates!r}."
         )
 
     def _start(self, problem: Problem, features: int) -> Point | None:

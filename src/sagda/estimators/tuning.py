@@ -1,10 +1,15 @@
-"""`rates="auto"`: a short sweep over the local rate, in one compiled program."""
+"""Rates of estimators by short sweeps, each in one compiled program.
+
+`auto` goes over one local rate; `advice` over x's and y's, around the scale that the
+theorems' constants set.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from sagda.check import BadValue
 from sagda.data.federation import Federation
 from sagda.engines.sweep import sweep
 from sagda.methods import Method
@@ -44,8 +49,42 @@ def local_rate(
     return rate_at(best)
 
 
-def lowered(rate: float) -> float:
-    return rate / FACTOR
+def advised(
+    name: str,
+    make: Callable[[float], Method],
+    problem: Problem,
+    federation: Federation,
+    *,
+    local_steps: int,
+    rounds: int,
+    cohort: int | None,
+    batch_size: int | None,
+    seeds: int,
+) -> tuple[float, float]:
+    """Local rates of x and y: those that work beside the ones that can be proved."""
+    from sagda import theory
+
+    if name not in theory.CONDITIONS:
+        raise BadValue(
+            f"`rates` may be 'advice' only for {', '.join(theory.CONDITIONS)}, which "
+            f"the theorems are about, got algorithm {name!r}; 'auto' does for all."
+        )
+    setting = theory.Setting(
+        federation.clients, cohort or federation.clients, local_steps, rounds
+    )
+    constants = theory.estimate(problem, federation, batch_size=batch_size).constants
+    provable = theory.rates.best(name, constants, setting)
+    given = theory.Steps(FIRST, FIRST)
+    found = theory.practice(
+        make(FIRST), problem, federation, constants, setting, given, provable,
+        batch_size=batch_size, seeds=seeds,
+    ).best.steps  # fmt: skip
+    return found.x_local, found.y_local
+
+
+def lowered(rate: Any) -> Any:
+    """A rate, or a pair of them, a step down."""
+    return tuple(map(lowered, rate)) if isinstance(rate, tuple) else rate / FACTOR
 
 
 def rate_at(i: int) -> float:
