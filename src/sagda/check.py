@@ -16,6 +16,12 @@ class BadKind(TypeError):
     """A mistake of the user's: not the kind of thing that was expected."""
 
 
+def first_line(error: Exception) -> str:
+    """What another library's exception says, for a sentence of ours."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
 def integer(
     name: str, value: Any, *, low: int, high: int | None = None, what: str = ""
 ) -> int:

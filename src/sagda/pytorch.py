@@ -11,7 +11,7 @@ from zlib import crc32
 import jax
 import numpy as np
 
-from sagda.check import BadKind, BadValue
+from sagda.check import BadKind, BadValue, first_line
 from sagda.core import PyTree
 from sagda.keys import Key
 
@@ -286,11 +286,6 @@ def arrays(tree: PyTree) -> Any:
         lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a),
         real(tree),
     )
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
 
 
 def check_models(problem: Any, features: int) -> None:

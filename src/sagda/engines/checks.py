@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sagda import check
-from sagda.check import BadKind, BadValue
+from sagda.check import BadKind, BadValue, first_line
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.engines.layout import parse
@@ -170,8 +170,9 @@ def check_loss(setup: Setup, z: Point) -> None:
     except (TypeError, IndexError, RuntimeError, ValueError) as error:
         if isinstance(error, BadValue | BadKind):
             raise
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadValue(f"the loss of {kind} does not fit the data: {said}") from error
+        raise BadValue(
+            f"the loss of {kind} does not fit the data: {first_line(error)}."
+        ) from error
     shape = getattr(losses, "shape", None)
     if shape != (rows,):
         found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sagda import check
-from sagda.check import BadKind, BadValue
+from sagda.check import BadKind, BadValue, first_line
 from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep, run_round
 from sagda.data.federation import Federation, Table
 from sagda.engines.checks import check_feasible, check_starts, given_starts
@@ -24,7 +24,7 @@ from sagda.inner import norm_sq
 from sagda.keys import Key, key_of, root_key
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.pytorch import arrays, first_line, models_in, real, seeded, tensors
+from sagda.pytorch import arrays, models_in, real, seeded, tensors
 
 members_of = jax.jit(draw_members, static_argnums=(0, 3, 4))
 client_keys = jax.jit(
