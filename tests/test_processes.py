@@ -83,7 +83,7 @@ def test_real_processes_agree_with_the_simulator(name, tmp_path):
     folder = tmp_path / "run"
     keys = {"algorithms": [name], "cohort": 4, "rounds": 10, "eval_every": 5}
     clients, files = prepare(folder, 6, **keys)
-    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 600))
+    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 1500))
     assert code == 0, words
     run = sagda.simulate(
         method_of(Config(**RATES), name), sagda.AUC.of(clients), clients, rounds=10,
@@ -120,7 +120,7 @@ def test_a_pytorch_model_trains_through_real_processes(tmp_path):
     clients, files = prepare(folder, 4, **keys, cohort=3)
     (folder / "sites" / "nets.py").write_text(NETS)
     own = f"{folder / 'sites' / 'nets.py'}:make"
-    until = at_end(time.monotonic() + 600)
+    until = at_end(time.monotonic() + 1500)
     code, words = demo(folder, files, lambda s: None, until, ["--model", own])
     assert code == 0, words
     allow(own)
@@ -177,7 +177,7 @@ def test_killed_client_server_and_superlink_leave_everything_exact(tmp_path):
     )
     killer = Killer(folder)
     killer.start()
-    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 900))
+    code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 1500))
     assert code == 0, words
     assert len(killer.killed) == 3
     code, found = verified(folder)

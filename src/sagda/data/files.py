@@ -182,8 +182,8 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     if width is not None:
         if features.shape[1] > width:
             raise BadValue(
-                f"{path} must have at most {width} features, those of the training "
-                f"data, found index {features.shape[1]}."
+                f"{path}: indices must be at most {width}, the number of features "
+                f"that is expected, found {features.shape[1]}."
             )
         features = np.pad(features, ((0, 0), (0, width - features.shape[1])))
     finite = np.isfinite(features).all() and np.isfinite(label).all()
