@@ -262,7 +262,7 @@ def test_names_of_clients_and_classes_stay_out_of_the_program(tmp_path):
 def test_a_libsvm_file_may_lack_its_last_features(tmp_path):
     path = write(tmp_path / "d.svm")
     assert sagda.load(path, features=5).train.features.shape == (3, 5)
-    with pytest.raises(ValueError, match="indices must be at most 2, .* found 3"):
+    with pytest.raises(ValueError, match=r"indices must be at most 2, .* found 3"):
         sagda.load(path, features=2)
 
 
