@@ -16,6 +16,7 @@ import entrants
 import exchange
 import growth
 import jax
+import layouts
 import machine
 import networks
 import numpy as np
@@ -31,7 +32,7 @@ import sagda
 RESULTS = Path(__file__).with_name("results.json")
 SECTIONS = {
     "rivals": entrants.measure_rivals,
-    "layouts": entrants.measure_layouts,
+    "layouts": layouts.measure_layouts,
     "growth": growth.measure_growth,
     "million": growth.measure_million,
     "networks": networks.measure_networks,

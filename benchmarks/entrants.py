@@ -1,4 +1,4 @@
-"""Who takes part: rivals on the four jobs, and our own layouts."""
+"""Who takes part in the four jobs, and their times."""
 
 import os
 import shutil
@@ -108,30 +108,3 @@ def measure_rivals(quick: bool, say: Callable) -> dict:
                 rows.append(result)
                 say(f"  {one.title:44}{result['ms']:10.3f} ms")
     return {"rows": rows, "left_out": left_out, "versions": versions}
-
-
-def measure_layouts(quick: bool, say: Callable) -> dict:
-    """Our own layouts against each other; `ratio` is auto's time over the best's."""
-    cores = len(os.sched_getaffinity(0))
-    fixed = ["mapped/1", "batched/1", "chunk-10/1"]
-    if cores > 1:
-        fixed += ["mapped/2:clients", "batched/2:clients", "chunk-10/2:clients"]
-    tasks = [(problem, batch, "all", "1") for problem, batch in JOBS]
-    tasks += [("dro", "10", "10", "1"), ("dro", "10", "all", "4")]
-    rows = []
-    for problem, batch, cohort, seeds in tasks:
-        names = ["auto", *fixed]
-        if seeds != "1" and cores > 1:
-            names += ["mapped/2:runs", "batched/2:runs"]
-        some = [ours(name, problem, batch, name, cohort, seeds) for name in names]
-        hold(some, 3 if quick else 7)
-        if failures := [one.failure for one in some if one.failure]:
-            raise Failed(failures[0])
-        results = {one.name: one.result() for one in some}
-        best = min(names[1:], key=lambda name: results[name]["ms"])
-        task = {"problem": problem, "batch": batch, "cohort": cohort, "seeds": seeds}
-        row = task | {"results": results, "best": best}
-        row["ratio"] = results["auto"]["ms"] / results[best]["ms"]
-        rows.append(row)
-        say(f"  {' '.join(task.values()):18}auto / {best}: {row['ratio']:.2f}")
-    return {"rows": rows}

@@ -1,6 +1,6 @@
 """sagda as a contestant, with the same protocol as `rivals/common.py`.
 
-python benchmarks/ours.py PROBLEM BATCH [LAYOUT [COHORT [SEEDS]]]
+python benchmarks/ours.py PROBLEM BATCH
 """
 
 import json
@@ -14,7 +14,7 @@ import numpy as np
 import sagda
 
 
-def main(problem: str, batch: str, layout="auto", cohort="all", seeds="1") -> None:
+def main(problem: str, batch: str) -> None:
     sagda.use_cores()
     clients = job.federation()
     objective = job.PROBLEMS[problem].of(clients)
@@ -27,9 +27,7 @@ def main(problem: str, batch: str, layout="auto", cohort="all", seeds="1") -> No
             rounds=rounds,
             eval_every=rounds,
             batch_size=None if batch == "all" else int(batch),
-            cohort=None if cohort == "all" else int(cohort),
-            seeds=range(job.SEED, job.SEED + int(seeds)),
-            layout=layout,
+            seeds=job.SEED,
         )
 
     check = run(job.CHECKS)

@@ -57,15 +57,19 @@ def rivals(found: dict) -> Table:
 
 
 def layouts(found: dict) -> Table:
-    table = [["job", "auto is", "auto", "best fixed", "ms", "auto / best"]]
+    table = [["task", "auto is", "ms", "best other", "ms", "auto / other"]]
     for row in found["rows"]:
-        title = HEADS[row["problem"], row["batch"]]
-        title += f", m = {row['cohort']}" if row["cohort"] != "all" else ""
-        title += f", {row['seeds']} seeds" if row["seeds"] != "1" else ""
-        auto, best = row["results"]["auto"], row["results"][row["best"]]
-        disturbed = any(r["disturbed"] for r in row["results"].values())
-        ratio = f"{row['ratio']:.2f}" + "*" * disturbed
-        cells = [auto["layout"], number(auto["ms"]), row["best"], number(best["ms"])]
+        what = f"n = {row['n']}, d = {row['d']}" if "n" in row else "a9a"
+        title = f"{row['problem'].upper()}, {what}, "
+        title += f"batch {row['batch']}" if row["batch"] else "all rows"
+        title += f", m = {row['cohort']}" if row["cohort"] else ""
+        title += f", {row['seeds']} seeds" if row["seeds"] > 1 else ""
+        cells = [
+            text
+            for layout in (row["auto"], row["best"])
+            for text in (layout, number(row["layouts"][layout]["ms"]))
+        ]
+        ratio = f"{row['ratio']:.2f}" + "*" * bool(row["disturbed"])
         table.append([title, *cells, ratio])
     return table
 

@@ -104,19 +104,65 @@ def test_a_run_goes_on_in_another_layout_and_bit_for_bit_in_its_own():
     agree(whole, other)
 
 
+def laid_out(clients, runs=1, layout="auto/1", cohort=100, **options):
+    problem = sagda.AUC.of(clients)
+    setup = Setup.of(
+        problem, clients, np.float32, cohort=cohort, **{"batch_size": None} | options
+    )
+    z = problem.init(sagda.keys.root_key(0))
+    return resolve(layout, setup, sagda.fsgda().build(), z, runs)
+
+
 def test_runs_side_by_side_share_the_room(a9a, monkeypatch):
     clients, _ = a9a
-    problem = sagda.AUC.of(clients)
     monkeypatch.setattr(layouts, "kernels", lambda: False)
     monkeypatch.setattr(layouts, "ROOM", 2**20)
+    batch = lambda runs: laid_out(clients, runs, batch_size=10).batch
+    assert 1 < batch(4) < batch(1) < 100
+    assert batch(4) <= batch(1) / 2
 
-    def batch(runs):
-        setup = Setup.of(problem, clients, np.float32, cohort=100, batch_size=10)
-        z = problem.init(sagda.keys.root_key(0))
-        return resolve("auto/1", setup, sagda.fsgda().build(), z, runs).batch
 
-    assert 1 < batch(1) < 100
-    assert batch(4) == batch(1) // 4
+def test_whole_clients_work_in_groups_that_fit_in_the_cache(a9a, monkeypatch):
+    clients, _ = a9a
+    small = laid_out(clients)
+    assert 1 < small.batch < 100
+    assert 100 % small.batch == 0
+    assert not small.kernel
+    assert not laid_out(clients, layout="mapped/1").kernel
+    monkeypatch.setattr(layouts, "ROOM", 2**30)
+    assert laid_out(clients).batch == 100
+    monkeypatch.setattr(layouts, "ROOM", 1)
+    assert laid_out(clients).batch == 1
+
+
+def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
+    """Everyone with whole batches: the runs' products share what they read."""
+    clients, _ = a9a
+    auto = lambda **options: laid_out(clients, 4, "auto", **options)
+    assert str(auto()).endswith("/2:clients")
+    assert auto().batch == laid_out(clients, 1, "auto").batch
+    assert str(auto(cohort=50)).endswith("/2:runs")
+    assert str(auto(batch_size=10)).endswith("/2:runs+kernel")
+    monkeypatch.setattr(layouts, "ROOM", 1)
+    assert auto().batch == 2
+    assert auto(cohort=50).batch == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "held", "runs", "alike", "batch"),
+    [
+        (50, 2**22 // 21, 1, True, 10),  # 17 would pad
+        (47, 2**22 // 21, 1, False, 16),  # a prime number of clients
+        (100, 2**10, 1, True, 100),
+        (100, 2**23, 1, True, 1),
+        (100, 2**23, 3, True, 2),
+        (100, 2**20, 4, False, 1),
+        (1, 2**23, 3, True, 1),
+        (3, 0, 1, False, 3),
+    ],
+)
+def test_what_fits(own, held, runs, alike, batch):
+    assert layouts.fitting(own, held, runs, alike) == batch
 
 
 def test_the_rule_looks_at_shapes(a9a):
@@ -128,6 +174,8 @@ def test_the_rule_looks_at_shapes(a9a):
     assert chosen() == "mapped/2:clients+kernel"
     assert chosen(seeds=(0, 1)) == "mapped/2:runs+kernel"
     assert chosen(cohort=1) == "mapped/1:runs+kernel"
+    assert chosen(batch_size=None) == "chunk-10/2:clients"
+    assert chosen(batch_size=None, seeds=(0, 1)) == "chunk-10/2:clients"
 
 
 @pytest.mark.parametrize(

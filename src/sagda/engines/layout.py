@@ -22,11 +22,11 @@ from sagda.engines.setup import Setup
 from sagda.keys import root_key
 
 FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
-# What a client may take of a device's memory at once, times the batch.
-ROOM = 2**28
+# What a device's clients may hold at once: arrays that fit in a core's cache.
+ROOM = 2**22
 # Rows times bytes that a device must have to do in a round before it is worth two
 # devices' meeting, about 0.1 ms.
-MEETING = 2**20
+MEETING = 3 * 2**18
 # Multiplications from which a product of matrices is large.
 PRODUCT = 2**16
 
@@ -100,11 +100,15 @@ def resolve(
     looked = look_at(setup, algorithm, z)
     many = asked.devices or here
     shared = asked.shared
+    whole = setup.clients.batch_size is None
+    # Runs side by side then multiply the same rows, and read them once.
+    alike = whole and setup.cohort == setup.clients.count
     if shared is None:
         # Runs never meet; clients meet in every phase.
         balanced = runs % many == 0 or runs >= 4 * many
         worth = looked.work * setup.cohort / many > MEETING
-        shared = "runs" if balanced or not worth else "clients"
+        apart = runs == 1 or not alike or looked.heavy
+        shared = "runs" if (balanced and apart) or not worth else "clients"
     most = runs if shared == "runs" else setup.cohort
     if asked.devices is not None and many > most:
         raise BadValue(
@@ -120,15 +124,30 @@ def resolve(
                 f"processes, got {many}."
             )
         many = 1  # every process does everything
-    kernel = looked.kernel and kernels()
+    # A kernel saves the gathers of drawn rows; products of whole clients' rows with
+    # vectors are as fast without, and faster for several clients in the cache.
+    kernel = looked.kernel and kernels() and not whole
     own = -(-setup.cohort // (many if shared == "clients" else 1))
     batch = own if asked.everyone else asked.batch
     if batch is None:
         together = -(-runs // many) if shared == "runs" else runs
-        room = max(1, ROOM // max(looked.held * together, 1))
-        batch = 1 if kernel or looked.heavy else min(own, room)
+        alone = kernel or looked.heavy
+        batch = 1 if alone else fitting(own, looked.held, together, alike)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
+
+
+def fitting(own: int, held: int, runs: int, alike: bool) -> int:
+    """How many of `own` clients at a time fit in ROOM, with little padding.
+
+    Runs side by side hold rows of their own, unless they are `alike`; then at least
+    two clients, since one at a time would also mean one run after the other.
+    """
+    least = min(2 if alike and runs > 1 else 1, own)
+    room = ROOM // max(held * (1 if alike else runs), 1)
+    most = min(max(room, least), own)
+    sizes = range(most, max((most - 1) // 3, least - 1), -1)
+    return min(sizes, key=lambda size: -own % size)
 
 
 class Look(NamedTuple):

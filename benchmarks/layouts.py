@@ -1,0 +1,113 @@
+"""Our own layouts against each other: on the four jobs, and over shapes of clients.
+
+    python benchmarks/layouts.py FIELDS
+
+measures every layout of one task in turn, in one process.
+"""
+
+import json
+import os
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import job
+import machine
+import numpy as np
+from children import ask
+
+import sagda
+
+BOUT = 0.25  # seconds
+USUAL = {"problem": "dro", "batch": 10, "cohort": None, "seeds": 1, "repeats": 7}
+JOBS: list[dict] = [
+    {"problem": p, "batch": b} for p in job.PROBLEMS for b in (10, None)
+]
+JOBS += [
+    {"batch": b} | one for b in (10, None) for one in ({"cohort": 10}, {"seeds": 4})
+]
+# Rows and features of a client: whole, or in batches.
+SHAPES: list[dict] = [
+    {"batch": None, "n": n, "d": d}
+    for n, d in ((10, 20), (30, 123), (300, 123), (1000, 123), (100, 800), (1000, 800))
+]
+SHAPES += [{"batch": batch, "n": 300, "d": 123} for batch in (32, 100)]
+
+
+def fixed(cores: int, seeds: int) -> list[str]:
+    """The layouts to compare with."""
+    kinds = "mapped", "chunk-5", "chunk-10", "batched"
+    names = [f"{kind}/1" for kind in kinds]
+    if cores > 1:
+        names += [f"{kind}/2:clients" for kind in kinds]
+    if cores > 1 and seeds > 1:
+        names += [f"{kind}/2:runs" for kind in kinds]
+    return names
+
+
+def federation(ask: dict) -> sagda.Federation:
+    """The job's clients, or clients of random rows."""
+    if "n" not in ask:
+        return job.federation()
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((job.CLIENTS * ask["n"], ask["d"]), np.float32)
+    label = np.where(features[:, 0] > 0, 1, -1)
+    table = sagda.Table(features / np.sqrt(ask["d"]), label)
+    return sagda.partition(table, "iid", clients=job.CLIENTS, samples=ask["n"])
+
+
+def main(text: str) -> None:
+    ask = USUAL | json.loads(text)
+    sagda.use_cores()
+    clients = federation(ask)
+    objective = job.PROBLEMS[ask["problem"]].of(clients)
+    method = sagda.sagda_i(**job.METHOD)
+
+    def once(layout: str, rounds: int) -> sagda.Run:
+        return sagda.simulate(
+            method, objective, clients, rounds=rounds, eval_every=rounds,
+            batch_size=ask["batch"], cohort=ask["cohort"], seeds=range(ask["seeds"]),
+            layout=layout,
+        )  # fmt: skip
+
+    seconds = lambda run, rounds: float(run.history["seconds"][0, -1]) / rounds
+    rounds, known = {}, {}
+    names = ["auto", *fixed(len(os.sched_getaffinity(0)), ask["seeds"])]
+    for name in names:
+        known[name], count = once(name, 2).layout, 2
+        while (each := seconds(once(name, count), count)) * count < BOUT / 3:
+            count *= 4
+        rounds[name] = max(2, round(BOUT / each))
+    # A layout asked for by two names is one program: its turns count together.
+    times: dict[str, list[float]] = defaultdict(list)
+    disturbed = 0
+    for _ in range(ask["repeats"]):
+        disturbed += machine.others() > machine.DISTURBED
+        for name in names:
+            times[known[name]].append(seconds(once(name, rounds[name]), rounds[name]))
+    found: dict[str, Any] = {
+        layout: {"ms": 1e3 * statistics.median(some), "turns": len(some)}
+        for layout, some in times.items()
+    }
+    answer = {"auto": known["auto"], "layouts": found, "disturbed": disturbed}
+    print(json.dumps(answer), flush=True)
+
+
+def measure_layouts(quick: bool, say: Callable) -> dict:
+    """`ratio` is the time of auto's layout over that of the best other one."""
+    rows = []
+    for task in JOBS + SHAPES:
+        answer = ask("layouts.py", json.dumps(task | {"repeats": 3 if quick else 7}))
+        ms = {layout: found["ms"] for layout, found in answer["layouts"].items()}
+        own = ms.pop(answer["auto"])
+        best = min(ms, key=lambda layout: ms[layout])
+        row = USUAL | task | answer | {"best": best, "ratio": own / ms[best]}
+        rows.append(row)
+        say(f"  {json.dumps(task)}: {answer['auto']} / {best}: {row['ratio']:.2f}")
+    return {"rows": rows}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
