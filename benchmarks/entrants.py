@@ -37,13 +37,13 @@ def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant
             rival("c_program.py", C),
             rival("c_program.py", C_FAST, flags=FAST_MATH),
         ]
-    for name, how in ("batched by hand", {}), ("eager", {"TORCHDYNAMO_DISABLE": "1"}):
+    for name, how in ("torch.compile", {}), ("eager", {"TORCHDYNAMO_DISABLE": "1"}):
         for threads, policy in waits():
             variant = f"{threads} {policy}".strip()
             extra = how | {"OMP_NUM_THREADS": str(threads)}
             if policy:
                 extra["OMP_WAIT_POLICY"] = policy
-            name_of = f"PyTorch, {name}"
+            name_of = f"PyTorch by hand, {name}"
             found.append(rival("torch_batched.py", name_of, variant, **extra))
     rounds = 1 if quick else 3
     return [

@@ -174,11 +174,12 @@ def exchange(found: dict) -> Table:
 
 
 def networks(found: dict) -> Table:
-    table = [["model", "layout", "is", "ms a round", "peak MiB"]]
+    head = ["model", "layout", "is", "ms a round", "set aside MiB", "peak MiB"]
+    table = [head]
     for row in found["rows"]:
         ms = number(row["ms"]) + "*" * bool(row["disturbed"])
-        peak = number(row["VmHWM"] / MIB)
-        table.append([row["model"].upper(), row["name"], row["layout"], ms, peak])
+        sizes = [number(row[name] / MIB) for name in ("set_aside", "VmHWM")]
+        table.append([row["model"].upper(), row["name"], row["layout"], ms, *sizes])
     return table
 
 

@@ -146,6 +146,8 @@ def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
     monkeypatch.setattr(layouts, "ROOM", 1)
     assert auto().batch == 2
     assert auto(cohort=50).batch == 1
+    monkeypatch.setattr(layouts.jax, "process_count", lambda: 2)
+    assert str(auto()).endswith("/2:runs")
 
 
 @pytest.mark.parametrize(

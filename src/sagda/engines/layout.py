@@ -99,16 +99,10 @@ def resolve(
         )
     looked = look_at(setup, algorithm, z)
     many = asked.devices or here
-    shared = asked.shared
     whole = setup.clients.batch_size is None
-    # Runs side by side then multiply the same rows, and read them once.
+    # Whether runs side by side multiply the same rows, and so read them once.
     alike = whole and setup.cohort == setup.clients.count
-    if shared is None:
-        # Runs never meet; clients meet in every phase.
-        balanced = runs % many == 0 or runs >= 4 * many
-        worth = looked.work * setup.cohort / many > MEETING
-        apart = runs == 1 or not alike or looked.heavy
-        shared = "runs" if (balanced and apart) or not worth else "clients"
+    shared = asked.shared or what_to_share(setup, looked, runs, many, alike)
     most = runs if shared == "runs" else setup.cohort
     if asked.devices is not None and many > most:
         raise BadValue(
@@ -135,6 +129,17 @@ def resolve(
         batch = 1 if alone else fitting(own, looked.held, together, alike)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
+
+
+def what_to_share(
+    setup: Setup, looked: "Look", runs: int, many: int, alike: bool
+) -> str:
+    """Runs never meet; clients meet in every phase."""
+    balanced = runs % many == 0 or runs >= 4 * many
+    worth = looked.work * setup.cohort / many > MEETING
+    # Over a network meetings cost more than rows read once save.
+    joined = alike and runs > 1 and not looked.heavy and jax.process_count() == 1
+    return "clients" if worth and (joined or not balanced) else "runs"
 
 
 def fitting(own: int, held: int, runs: int, alike: bool) -> int:
