@@ -62,14 +62,14 @@ def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
     """Bytes that the program of the rounds needs beside what goes in and out."""
     keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
     starts = draw_starts(problem, keys)
-    shape = {"cohort": CLIENTS, "batch_size": BATCH}
+    shape: dict[str, Any] = {"cohort": CLIENTS, "batch_size": BATCH}
     plain = Setup.of(problem, clients, jnp.float32, **shape)
     z = jax.tree.map(lambda a: a[0], starts)
     layout = resolve(text, plain, method.build(), z, 1)
     mesh = layout.mesh if layout.devices > 1 else None
     setup = Setup.of(problem, clients, jnp.float32, **shape, mesh=mesh)
     lanes = Lanes.of(layout, stack([method], jnp.float32), keys, starts)
-    made = programs(layout, is_split(layout, CLIENTS, CLIENTS))
+    made: Any = programs(layout, is_split(layout, CLIENTS, CLIENTS))
     carry, _ = made.begin(setup, *lanes)
     span = np.int32(0), np.int32(ROUNDS)
     lowered = made.advance.lower(setup, lanes.method, lanes.keys, carry, *span)
