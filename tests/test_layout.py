@@ -1,5 +1,7 @@
 """Layouts: every way to lay clients and runs out gives the same run, to rounding."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -104,13 +106,15 @@ def test_a_run_goes_on_in_another_layout_and_bit_for_bit_in_its_own():
     agree(whole, other)
 
 
-def laid_out(clients, runs=1, layout="auto/1", cohort=100, **options):
-    problem = sagda.AUC.of(clients)
+def laid_out(
+    clients, runs=1, layout="auto/1", cohort=100, problem=None, method=None, **options
+):
+    problem = problem or sagda.AUC.of(clients)
     setup = Setup.of(
         problem, clients, np.float32, cohort=cohort, **{"batch_size": None} | options
     )
     z = problem.init(sagda.keys.root_key(0))
-    return resolve(layout, setup, sagda.fsgda().build(), z, runs)
+    return resolve(layout, setup, (method or sagda.fsgda()).build(), z, runs)
 
 
 def test_runs_side_by_side_share_the_room(a9a, monkeypatch):
@@ -178,6 +182,42 @@ def test_the_rule_looks_at_shapes(a9a):
     assert chosen(cohort=1) == "mapped/1:runs+kernel"
     assert chosen(batch_size=None) == "chunk-10/2:clients"
     assert chosen(batch_size=None, seeds=(0, 1)) == "chunk-10/2:clients"
+
+
+def test_short_rows_are_gathered_and_long_ones_are_not(monkeypatch):
+    """But where a client writes to entries of y, a kernel spares the scatters."""
+    monkeypatch.setattr(layouts, "kernels", lambda: True)
+    short, long = (uneven_table([20] * 100, features=d) for d in (10, 40))
+    drawn = partial(laid_out, batch_size=10)
+    assert str(drawn(short)) == "chunk-100/1:runs"
+    assert str(drawn(long)) == "mapped/1:runs+kernel"
+    assert drawn(short, layout="mapped/1").kernel
+    dro = sagda.DRO.of(short)
+    assert str(drawn(short, problem=dro)) == "mapped/1:runs+kernel"
+
+
+def test_small_networks_go_together_and_large_ones_alone(monkeypatch):
+    monkeypatch.setattr(layouts, "kernels", lambda: True)
+    data = uneven_table([20] * 100, features=64)
+    mlp = lambda width: sagda.AUC.of(data, sagda.MLP(64, width=width))
+    small = laid_out(data, problem=mlp(16), batch_size=10)
+    assert small.batch > 1
+    large = laid_out(data, problem=mlp(256), batch_size=10)
+    assert str(large) == "mapped/1:runs"
+
+
+def test_devices_meet_where_a_round_is_worth_it():
+    """Option II meets twice for about the same work."""
+    data = uneven_table([20] * 100, features=20)
+    share = lambda method, **options: str(
+        laid_out(data, 1, "auto", method=method, batch_size=10, **options)
+    ).partition("/")[2]
+    one, two = sagda.sagda_i(local_steps=10), sagda.sagda_ii(local_steps=10)
+    assert share(one) == "2:clients"
+    assert share(two) == "1:runs"
+    assert share(sagda.sagda_ii(local_steps=30)) == "2:clients"
+    assert share(one, cohort=10) == "1:runs"
+    assert share(sagda.sagda_i(local_steps=1)) == "1:runs"
 
 
 @pytest.mark.parametrize(

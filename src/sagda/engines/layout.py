@@ -24,11 +24,13 @@ from sagda.keys import root_key
 FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
 # What a device's clients may hold at once: arrays that fit in a core's cache.
 ROOM = 2**22
-# Rows times bytes that a device must have to do in a round before it is worth two
-# devices' meeting, about 0.1 ms.
-MEETING = 3 * 2**18
+# Bytes that a device must have to make and read between two meetings of devices, for
+# them to be worth it: 0.05 ms or so, as long as a meeting takes.
+MEETING = 7 * 2**19
 # Multiplications from which a product of matrices is large.
 PRODUCT = 2**16
+# Bytes of a row from which on it is worth not to gather it.
+LONG = 128
 
 
 class Layout(NamedTuple):
@@ -125,7 +127,9 @@ def resolve(
     batch = own if asked.everyone else asked.batch
     if batch is None:
         together = -(-runs // many) if shared == "runs" else runs
-        alone = kernel or looked.heavy
+        # Gathers of short rows cost little; scatters into y do not.
+        saves = looked.writes or row_size(setup) >= LONG
+        alone = (kernel and saves) or looked.heavy
         batch = 1 if alone else fitting(own, looked.held, together, alike)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
@@ -136,7 +140,7 @@ def what_to_share(
 ) -> str:
     """Runs never meet; clients meet in every phase."""
     balanced = runs % many == 0 or runs >= 4 * many
-    worth = looked.work * setup.cohort / many > MEETING
+    worth = looked.work * setup.cohort / many > MEETING * looked.meetings
     # Over a network meetings cost more than rows read once save.
     joined = alike and runs > 1 and not looked.heavy and jax.process_count() == 1
     return "clients" if worth and (joined or not balanced) else "runs"
@@ -155,12 +159,20 @@ def fitting(own: int, held: int, runs: int, alike: bool) -> int:
     return min(sizes, key=lambda size: -own % size)
 
 
+def row_size(setup: Setup) -> int:
+    """Bytes of a row of the clients' table."""
+    table = setup.clients.table
+    return size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
+
+
 class Look(NamedTuple):
     """What the rule knows of a client's part in a round."""
 
-    kernel: bool  # its loops can be one kernel each
+    kernel: bool  # its loops can well be one kernel each
+    writes: bool  # it writes to places that depend on the rows drawn
     heavy: bool  # it multiplies matrices or convolves, and so fills a device alone
-    work: int  # bytes of rows and parameters it goes through
+    meetings: int  # of devices that share a round's clients
+    work: int  # bytes that it makes, and that its products read
     held: int  # bytes it holds at once
 
 
@@ -182,7 +194,7 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
     state, memory = (
         jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
     )
-    kernel, heavy, work, held = True, False, 0, 0
+    kernel, writes, heavy, work, held = True, False, False, 0, 0
     kept = memory
     for phase in algorithm.phases:
         kept = memory if phase.resample else kept
@@ -196,24 +208,36 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
             setup, i, message, kept
         )
         for equation, times in equations(program.jaxpr):
-            heavy = heavy or is_heavy(equation)
-            barred = any(word in equation.primitive.name for word in BARRED)
-            kernel = kernel and not (barred or heavy)
-            made = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
-            size = max((a.size * a.dtype.itemsize for a in made), default=0)
-            held = max(held, 4 * size)
-            if equation.primitive.name == "dot_general":
-                both = [v.aval for v in equation.invars]
-                work += times * sum(a.size * a.dtype.itemsize for a in both)
-    return Look(kernel, heavy, work, held + 4 * size_of(z))
+            name, product = equation.primitive.name, multiplications(equation)
+            heavy = heavy or product > PRODUCT
+            barred = any(word in name for word in BARRED)
+            kernel = kernel and not (barred or product)
+            writes = writes or name == "dynamic_update_slice"
+            made = [bytes_of(v) for v in equation.outvars]
+            held = max(held, 4 * max(made, default=0))
+            if not programs_in(equation):
+                work += times * sum(made)
+            if name == "dot_general":
+                work += times * sum(map(bytes_of, equation.invars))
+    held += 4 * size_of(z)
+    return Look(kernel, writes, heavy, len(algorithm.phases), work, held)
 
 
-def is_heavy(equation: Any) -> bool:
-    """A large product of matrices or a convolution, better left to XLA's library."""
+def bytes_of(variable: Any) -> int:
+    """Of an array in a traced program; keys and the like have none."""
+    kind = getattr(variable.aval, "dtype", None)
+    return variable.aval.size * getattr(kind, "itemsize", 0)
+
+
+def multiplications(equation: Any) -> float:
+    """In a product of matrices; no number is enough for a convolution.
+
+    XLA's library does both better than a kernel. Products with vectors count as none.
+    """
     if equation.primitive.name == "conv_general_dilated":
-        return True
+        return np.inf
     if equation.primitive.name != "dot_general":
-        return False
+        return 0
     (contracted, batched) = equation.params["dimension_numbers"]
     free = [
         np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
@@ -221,7 +245,7 @@ def is_heavy(equation: Any) -> bool:
     ]
     operands = [v.aval.size for v in equation.invars]
     # m n k = sqrt(mk nk mn), with the free dimensions m and n.
-    return bool(min(free) > 1 and np.prod([*operands, *free]) > PRODUCT**2)
+    return float(np.sqrt(np.prod([*operands, *free]))) if min(free) > 1 else 0
 
 
 def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
@@ -231,9 +255,14 @@ def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
         inside = times
         if equation.primitive.name == "scan":
             inside *= equation.params["length"]
-        for sub in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
-        ):
-            sub = getattr(sub, "jaxpr", sub)
-            if hasattr(sub, "eqns"):
-                yield from equations(sub, inside)
+        for sub in programs_in(equation):
+            yield from equations(sub, inside)
+
+
+def programs_in(equation: Any) -> list[Any]:
+    """The programs that an equation runs: a loop's body, a function called."""
+    found = jax.tree.leaves(
+        list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
+    )
+    found = [getattr(sub, "jaxpr", sub) for sub in found]
+    return [sub for sub in found if hasattr(sub, "eqns")]
