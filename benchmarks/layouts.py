@@ -28,12 +28,14 @@ JOBS: list[dict] = [
 JOBS += [
     {"batch": b} | one for b in (10, None) for one in ({"cohort": 10}, {"seeds": 4})
 ]
-# Rows and features of a client: whole, or in batches.
+# Rows and features of a client: whole, or in batches; the width of a network.
 SHAPES: list[dict] = [
     {"batch": None, "n": n, "d": d}
     for n, d in ((10, 20), (30, 123), (300, 123), (1000, 123), (100, 800), (1000, 800))
 ]
 SHAPES += [{"batch": batch, "n": 300, "d": 123} for batch in (32, 100)]
+SHAPES += [{"problem": "auc", "n": 10, "d": d} for d in (10, 20, 1000)]
+SHAPES += [{"problem": "auc", "n": 30, "d": 20, "width": 16}]
 
 
 def fixed(cores: int, seeds: int) -> list[str]:
@@ -62,7 +64,8 @@ def main(text: str) -> None:
     ask = USUAL | json.loads(text)
     sagda.use_cores()
     clients = federation(ask)
-    objective = job.PROBLEMS[ask["problem"]].of(clients)
+    model = (sagda.MLP(ask["d"], ask["width"]),) if "width" in ask else ()
+    objective = job.PROBLEMS[ask["problem"]].of(clients, *model)
     method = sagda.sagda_i(**job.METHOD)
 
     def once(layout: str, rounds: int) -> sagda.Run:

@@ -32,7 +32,8 @@ from sagda.methods import stack
 
 CLIENTS, ROWS, BATCH, ROUNDS = 100, 100, 10, 2
 MODELS = {"mlp": sagda.MLP(784), "cnn": sagda.CNN(784)}
-LAYOUTS = ("auto", "mapped/1", "chunk-10/1", "batched/1")
+KINDS = "mapped", "chunk-10", "batched"
+LAYOUTS = ["auto", *(f"{kind}/{how}" for how in ("1", "2:clients") for kind in KINDS)]
 
 
 def main(name: str, layout: str) -> None:

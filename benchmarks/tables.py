@@ -60,6 +60,7 @@ def layouts(found: dict) -> Table:
     table = [["task", "auto is", "ms", "best other", "ms", "auto / other"]]
     for row in found["rows"]:
         what = f"n = {row['n']}, d = {row['d']}" if "n" in row else "a9a"
+        what += f", MLP {row['width']}" if "width" in row else ""
         title = f"{row['problem'].upper()}, {what}, "
         title += f"batch {row['batch']}" if row["batch"] else "all rows"
         title += f", m = {row['cohort']}" if row["cohort"] else ""
