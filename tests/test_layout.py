@@ -139,6 +139,19 @@ def test_whole_clients_work_in_groups_that_fit_in_the_cache(a9a, monkeypatch):
     assert laid_out(clients).batch == 1
 
 
+def test_large_whole_clients_go_alone_where_devices_are_cores():
+    """But runs that read the same rows, and one device's threads, share the work."""
+    large = uneven_table([300] * 20, features=120)
+    auto = lambda runs, layout="auto", **options: laid_out(
+        large, runs, layout, cohort=20, **options
+    )
+    assert str(auto(1)) == "mapped/2:clients"
+    assert auto(1, "auto/1").batch > 1
+    assert auto(4).batch > 1
+    small = laid_out(uneven_table([100] * 20, features=120), 1, "auto", cohort=20)
+    assert str(small) == "chunk-10/2:clients"
+
+
 def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
     """Everyone with whole batches: the runs' products share what they read."""
     clients, _ = a9a

@@ -24,6 +24,8 @@ from sagda.keys import root_key
 FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
 # What a device's clients may hold at once: arrays that fit in a core's cache.
 ROOM = 2**22
+# Bytes from which on a client with whole batches keeps a core busy by itself.
+LARGE = 2**19
 # Bytes that a device must have to make and read between two meetings of devices, for
 # them to be worth it: 0.05 ms or so, as long as a meeting takes.
 MEETING = 7 * 2**19
@@ -129,7 +131,10 @@ def resolve(
         together = -(-runs // many) if shared == "runs" else runs
         # Gathers of short rows cost little; scatters into y do not.
         saves = looked.writes or row_size(setup) >= LONG
-        alone = (kernel and saves) or looked.heavy
+        # One device splits the products of several clients over its threads; a device
+        # among others is a core, and gains nothing from a second large client.
+        large = whole and many > 1 and together == 1 and looked.held >= LARGE
+        alone = (kernel and saves) or looked.heavy or large
         batch = 1 if alone else fitting(own, looked.held, together, alike)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
