@@ -62,6 +62,14 @@ def others(seconds: float = 0.2) -> float:
     return max(0.0, spent / (time.perf_counter() - clock))
 
 
+def stolen() -> float:
+    """Seconds since the machine started that its host gave to others, all cores."""
+    if not (PROC / "stat").exists():
+        return 0.0
+    _, *ticks = (PROC / "stat").read_text().split("\n", 1)[0].split()
+    return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid: int | str = "self") -> dict[str, int]:
     """Bytes of a process: the most it ever held, and what it holds that is no file."""
     text = (PROC / str(pid) / "status").read_text()

@@ -39,6 +39,9 @@ def notes(found: dict) -> str:
         lines.append("A quick run, with fewer repeats.")
     if found["others_cores"] > machine.DISTURBED:
         lines.append(f"Other programs used {found['others_cores']:.1f} cores.")
+    if "stolen_cores" in found:
+        cores = f"{found['stolen_cores']:.2f} cores"
+        lines.append(f"Meanwhile the host gave others up to {cores}.")
     for name, why in found.get("left_out", {}).items():
         lines.append(f"Left out: {name}: {why}.")
     return "\n".join(lines)

@@ -149,7 +149,7 @@ def test_large_whole_clients_go_alone_where_devices_are_cores():
     assert auto(1, "auto/1").batch > 1
     assert auto(4).batch > 1
     small = laid_out(uneven_table([100] * 20, features=120), 1, "auto", cohort=20)
-    assert str(small) == "chunk-10/2:clients"
+    assert str(small) == "chunk-5/2:clients"
 
 
 def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
@@ -161,6 +161,7 @@ def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
     assert str(auto(cohort=50)).endswith("/2:runs")
     assert str(auto(batch_size=10)).endswith("/2:runs+kernel")
     monkeypatch.setattr(layouts, "ROOM", 1)
+    monkeypatch.setattr(layouts, "OWN_ROOM", 1)
     assert auto().batch == 2
     assert auto(cohort=50).batch == 1
     monkeypatch.setattr(layouts.jax, "process_count", lambda: 2)
@@ -181,7 +182,7 @@ def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
     ],
 )
 def test_what_fits(own, held, runs, alike, batch):
-    assert layouts.fitting(own, held, runs, alike) == batch
+    assert layouts.fitting(own, held, runs, alike, 2**22) == batch
 
 
 def test_the_rule_looks_at_shapes(a9a):
@@ -193,8 +194,8 @@ def test_the_rule_looks_at_shapes(a9a):
     assert chosen() == "mapped/2:clients+kernel"
     assert chosen(seeds=(0, 1)) == "mapped/2:runs+kernel"
     assert chosen(cohort=1) == "mapped/1:runs+kernel"
-    assert chosen(batch_size=None) == "chunk-10/2:clients"
-    assert chosen(batch_size=None, seeds=(0, 1)) == "chunk-10/2:clients"
+    assert chosen(batch_size=None) == "chunk-5/2:clients"
+    assert chosen(batch_size=None, seeds=(0, 1)) == "chunk-5/2:clients"
 
 
 def test_short_rows_are_gathered_and_long_ones_are_not(monkeypatch):
@@ -225,10 +226,10 @@ def test_devices_meet_where_a_round_is_worth_it():
     share = lambda method, **options: str(
         laid_out(data, 1, "auto", method=method, batch_size=10, **options)
     ).partition("/")[2]
-    one, two = sagda.sagda_i(local_steps=10), sagda.sagda_ii(local_steps=10)
+    one, two = sagda.sagda_i(local_steps=15), sagda.sagda_ii(local_steps=15)
     assert share(one) == "2:clients"
     assert share(two) == "1:runs"
-    assert share(sagda.sagda_ii(local_steps=30)) == "2:clients"
+    assert share(sagda.sagda_ii(local_steps=40)) == "2:clients"
     assert share(one, cohort=10) == "1:runs"
     assert share(sagda.sagda_i(local_steps=1)) == "1:runs"
 

@@ -24,11 +24,14 @@ from sagda.keys import root_key
 FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
 # What a device's clients may hold at once: arrays that fit in a core's cache.
 ROOM = 2**22
+# The same for whole clients where a device is one core of several: each step reads
+# all rows again, and they should still be in the cache that no core shares.
+OWN_ROOM = 2**20
 # Bytes from which on a client with whole batches keeps a core busy by itself.
 LARGE = 2**19
 # Bytes that a device must have to make and read between two meetings of devices, for
 # them to be worth it: 0.05 ms or so, as long as a meeting takes.
-MEETING = 7 * 2**19
+MEETING = 3 * 2**20
 # Multiplications from which a product of matrices is large.
 PRODUCT = 2**16
 # Bytes of a row from which on it is worth not to gather it.
@@ -135,7 +138,8 @@ def resolve(
         # among others is a core, and gains nothing from a second large client.
         large = whole and many > 1 and together == 1 and looked.held >= LARGE
         alone = (kernel and saves) or looked.heavy or large
-        batch = 1 if alone else fitting(own, looked.held, together, alike)
+        room = OWN_ROOM if whole and many > 1 else ROOM
+        batch = 1 if alone else fitting(own, looked.held, together, alike, room)
     split = (many, 1) if shared == "runs" else (1, many)
     return Layout(min(batch, own), *split, kernel and batch == 1)
 
@@ -151,15 +155,15 @@ def what_to_share(
     return "clients" if worth and (joined or not balanced) else "runs"
 
 
-def fitting(own: int, held: int, runs: int, alike: bool) -> int:
-    """How many of `own` clients at a time fit in ROOM, with little padding.
+def fitting(own: int, held: int, runs: int, alike: bool, room: int) -> int:
+    """How many of `own` clients at a time fit in `room`, with little padding.
 
     Runs side by side hold rows of their own, unless they are `alike`; then at least
     two clients, since one at a time would also mean one run after the other.
     """
     least = min(2 if alike and runs > 1 else 1, own)
-    room = ROOM // max(held * (1 if alike else runs), 1)
-    most = min(max(room, least), own)
+    count = room // max(held * (1 if alike else runs), 1)
+    most = min(max(count, least), own)
     sizes = range(most, max((most - 1) // 3, least - 1), -1)
     return min(sizes, key=lambda size: -own % size)
 
@@ -221,7 +225,7 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
             made = [bytes_of(v) for v in equation.outvars]
             held = max(held, 4 * max(made, default=0))
             if not programs_in(equation):
-                work += times * sum(made)
+                work += times * sum(map(stored, equation.outvars))
             if name == "dot_general":
                 work += times * sum(map(bytes_of, equation.invars))
     held += 4 * size_of(z)
@@ -232,6 +236,12 @@ def bytes_of(variable: Any) -> int:
     """Of an array in a traced program; keys and the like have none."""
     kind = getattr(variable.aval, "dtype", None)
     return variable.aval.size * getattr(kind, "itemsize", 0)
+
+
+def stored(variable: Any) -> int:
+    """Its bytes, but none of unsigned integers: random bits are made in registers."""
+    kind = getattr(variable.aval, "dtype", None)
+    return 0 if getattr(kind, "kind", "") == "u" else bytes_of(variable)
 
 
 def multiplications(equation: Any) -> float:
