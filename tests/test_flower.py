@@ -33,12 +33,14 @@ from sagda.scorer import Scorer, scored
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
+import httpx  # noqa: E402
 from flwr.app import ArrayRecord, Context, RecordDict  # noqa: E402
 from flwr.app.error import Error  # noqa: E402
 from flwr.app.message import Message  # noqa: E402
+from flwr.proto.message_pb2 import ObjectTree  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from sagda.engines import flower  # noqa: E402
+from sagda.engines import flower, flower_again  # noqa: E402
 
 CLIENTS = 5
 
@@ -361,6 +363,98 @@ def test_a_silent_site_is_removed_with_its_variate_if_so_configured(clients, tmp
     assert "site-2" not in kept.book.members
     assert len(kept.book.members) == 4
     assert all(finding.holds for finding in replays.verify(kept, {}))
+
+
+def failing(call, status, times):
+    """`call`, whose first answers are a SuperLink's failures."""
+    left = itertools.chain([status] * times, itertools.repeat(None))
+
+    def answered(*args, **kwargs):
+        if code := next(left):
+            request = httpx.Request("POST", "https://superlink/v1/runtime")
+            httpx.Response(code, request=request).raise_for_status()
+        return call(*args, **kwargs)
+
+    return answered
+
+
+def test_a_superlink_whose_database_is_locked_is_asked_again(
+    clients, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(flower_again, "PAUSES", (0.0, 0.0))
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    grid.pull_messages = failing(grid.pull_messages, 500, 2)
+    grid.get_node_ids = failing(grid.get_node_ids, 500, 2)
+    found = read_results(run_in(tmp_path, desks, grid=grid))
+    expected = simulated(clients, "sagda-i", 3).history["phi"]
+    phi = found.columns["sagda-i"]["phi"]
+    np.testing.assert_allclose(phi, expected, rtol=1e-9)
+    assert found.columns["sagda-i"]["evaluated"][0, 0] == CLIENTS
+    # Not forever, and not where the failure is ours: the run is over, or not known.
+    for status, times in ((500, 3), (401, 1)):
+        with pytest.raises(httpx.HTTPStatusError):
+            flower_again.again(failing(list, status, times))()
+
+
+def test_a_node_sends_an_answer_again(monkeypatch):
+    from flwr.supernode import start_client_internal as internal
+
+    from sagda.engines import flower_node
+
+    # Put back afterwards, since the guard stays for as long as its process lives.
+    for name in (flower_node.PULL, flower_node.PUSH):
+        monkeypatch.setattr(internal, name, getattr(internal, name))
+    monkeypatch.setattr(flower_again, "PAUSES", (0.0,))
+    flower_node.guard()
+    sent, deleted = [], []
+
+    class State:
+        def get_messages_legacy(self, is_reply):
+            return [Message(RecordDict(), dst_node_id=1, message_type="train")]
+
+        def get_message_processing_duration(self, message_id):
+            return 0.1
+
+        def delete_messages(self, message_ids):
+            deleted.append(message_ids)
+
+    class Objects:
+        def get_object_tree(self, message_id):
+            return ObjectTree()
+
+        def delete(self, *args):
+            pass
+
+    def send(message, tree, seconds):
+        sent.append(message)
+        return set(), "session"
+
+    push = getattr(internal, flower_node.PUSH)
+    push(
+        state=State(), object_store=Objects(), send=failing(send, 500, 1),
+        push_object=lambda *args: None,
+    )  # fmt: skip
+    assert len(sent) == len(deleted) == 1
+
+
+def test_a_measurement_that_nobody_answered_is_asked_again(clients, tmp_path):
+    desks = desks_of(clients, tmp_path)
+    grid = InProcessGrid(desks)
+    asked = itertools.count()
+
+    def spoil(node, message, reply):
+        """All are silent at first, but for their introductions."""
+        hello = message.metadata.message_type == "query.hello"
+        error = Error(0, "silent")
+        return reply if hello or next(asked) >= 8 else Message(error, reply_to=message)
+
+    grid.spoil = spoil
+    folder = run_in(tmp_path, desks, grid=grid, eval_every=3)
+    found = read_results(folder).columns["sagda-i"]
+    assert found["round"].ravel().tolist() == [0, 3]
+    assert found["evaluated"].ravel().tolist() == [CLIENTS] * 2
+    assert found["lost_rounds"].ravel().tolist() == [1, 1]
 
 
 def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.devices import keep_programs
+from sagda.engines.flower_again import again
 from sagda.engines.flower_post import guard
 from sagda.federated.desk import Desk
 from sagda.federated.identity import NAME, Register
@@ -160,7 +161,7 @@ class GridSites:
         if time.monotonic() - self.looked < NODES:
             return
         self.looked = time.monotonic()
-        self.online = set(self.grid.get_node_ids())
+        self.online = set(again(self.grid.get_node_ids)())
         self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
@@ -228,7 +229,7 @@ class GridSites:
     def pull(self, key: str) -> Message | Letter | None:
         """The answer to one letter, if it is there."""
         try:
-            for message in self.grid.pull_messages([key]):
+            for message in again(self.grid.pull_messages)([key]):
                 if message.metadata.reply_to_message_id == key:
                     return message
                 log.warning("sagda: a message that answers nothing was dropped.")

@@ -2,7 +2,8 @@
 
 Flower's nodes run whatever their SuperLink sends them. This one looks at the app first:
 it must hold nothing but the description that this installation has itself, which points
-at the installed `sagda.engines.flower`.
+at the installed `sagda.engines.flower`. And what its SuperLink could not do at once it
+asks again.
 """
 
 import inspect
@@ -18,11 +19,15 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal as internal
 from flwr.supernode.cli import flower_supernode
 
+from sagda.engines.flower_again import again
 from sagda.federated.app import APP
 
 DESCRIPTION, LIST = "pyproject.toml", ".info/CONTENT"
 LARGEST = 1 << 16  # bytes of either file
-HOOK = "_pull_and_store_message"
+# What Flower's functions ask of the SuperLink, by the names they give it.
+PULLING = ("receive", "get_run", "get_fab", "pull_object", "confirm_message_received")
+PUSHING = ("send", "push_object")
+PULL, PUSH = "_pull_and_store_message", "_push_messages"
 log = logging.getLogger("flwr")
 
 
@@ -42,16 +47,29 @@ def is_ours(content: bytes) -> bool:
     return told == tomllib.loads(APP)
 
 
-def guard() -> None:
-    """Put the look before what Flower does with an app; nothing runs without it."""
-    original = getattr(internal, HOOK, None)
-    if original is None or "get_fab" not in inspect.signature(original).parameters:
+def place(name: str, parameters: tuple[str, ...]) -> Any:
+    """A function of Flower's that is about to be replaced."""
+    found = getattr(internal, name, None)
+    if found is None or not {*parameters} <= {*inspect.signature(found).parameters}:
         sys.exit(
             "sagda: this version of Flower has no place to check an app before it "
-            "runs; install flwr 1.41."
+            "runs, or to ask its SuperLink again; install flwr 1.41."
         )
+    return found
 
-    def guarded(*, get_fab: Any, **others: Any) -> int | None:
+
+def patient(calls: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return calls | {name: again(calls[name]) for name in names}
+
+
+def guard() -> None:
+    """Put the look before what Flower does with an app; nothing runs without it."""
+    pull, push = place(PULL, PULLING), place(PUSH, PUSHING)
+
+    def guarded(**calls: Any) -> int | None:
+        calls = patient(calls, PULLING)
+        get_fab = calls["get_fab"]
+
         def checked(fab_hash: str, run_id: int) -> Fab:
             fab = get_fab(fab_hash, run_id)
             if not is_ours(fab.content):
@@ -59,9 +77,10 @@ def guard() -> None:
                 raise RunNotRunningException  # as Flower drops a message
             return fab
 
-        return original(get_fab=checked, **others)
+        return pull(**calls | {"get_fab": checked})
 
-    setattr(internal, HOOK, guarded)
+    setattr(internal, PULL, guarded)
+    setattr(internal, PUSH, lambda **calls: push(**patient(calls, PUSHING)))
 
 
 def main() -> None:

@@ -102,16 +102,15 @@ class Conductor:
             server.server.reset()
             reset.unlink()
             self.tell("reset", epoch=server.book.epoch)
-        last, moved = time.monotonic(), True
+        last = time.monotonic()
         while True:
             opened = server.book.opened or not server.algorithm.opening
-            if moved and opened:
+            if opened:
                 self.measure(server)
             if opened and server.book.round >= self.config.rounds:
                 break
             self.admit(server)
-            moved = server.attempt()
-            if moved:
+            if server.attempt():
                 last = time.monotonic()
                 self.dismiss(server)
             elif time.monotonic() - last > self.options.wait:
