@@ -55,7 +55,7 @@ def prepare(folder, sites, table="", **keys):
 def verified(folder):
     done = subprocess.run(
         [*SAGDA, "verify", str(folder), "--replay", "--json"],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout)
 
@@ -193,7 +193,7 @@ def test_the_demonstration_leaves_a_folder_and_nothing_running(tmp_path):
     folder = tmp_path / "demo"
     done = subprocess.run(
         [*SAGDA, "federation-demo", "--rounds", "8", "--out", str(folder)],
-        capture_output=True, text=True, timeout=400,
+        capture_output=True, text=True, timeout=1500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the invariant holds" in done.stdout
