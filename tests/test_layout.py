@@ -201,7 +201,7 @@ def test_the_rule_looks_at_shapes(a9a):
 def test_short_rows_are_gathered_and_long_ones_are_not(monkeypatch):
     """But where a client writes to entries of y, a kernel spares the scatters."""
     monkeypatch.setattr(layouts, "kernels", lambda: True)
-    short, long = (uneven_table([20] * 100, features=d) for d in (10, 40))
+    short, long = (uneven_table([20] * 100, features=d) for d in (40, 80))
     drawn = partial(laid_out, batch_size=10)
     assert str(drawn(short)) == "chunk-100/1:runs"
     assert str(drawn(long)) == "mapped/1:runs+kernel"
@@ -251,6 +251,21 @@ def test_a_layout_asks_for_no_more_devices_than_there_are(uneven):
         call("mapped/3")
     with pytest.raises(BadValue, match="at most 1 devices to share 1 runs, got 2"):
         call("mapped/2:runs")
+    assert call("mapped/2").layout.startswith("mapped/2:clients")
+
+
+def test_a_layout_may_be_asked_for_as_it_is_written(a9a, monkeypatch):
+    clients, _ = a9a
+    drawn = partial(laid_out, clients, batch_size=10)
+    monkeypatch.setattr(layouts, "kernels", lambda: True)
+    for text in ("auto/1", "auto", "mapped/2:clients", "chunk-7/1:runs"):
+        assert drawn(layout=str(drawn(layout=text))) == drawn(layout=text)
+    assert drawn(layout="mapped/2:clients+kernel").kernel
+    monkeypatch.setattr(layouts, "kernels", lambda: False)
+    with pytest.raises(BadValue, match=r"must be without \+kernel here, got 'mapped/2"):
+        drawn(layout="mapped/2:clients+kernel")
+    with pytest.raises(BadValue, match=r"must be without \+kernel here"):
+        drawn(layout="chunk-5/1+kernel")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,14 +14,20 @@ import pytest
 
 import sagda
 from conftest import flat, uneven_table
-from sagda import Federation, Table
+from sagda import Federation, Table, traced
 from sagda.check import BadValue
 from sagda.engines.cohort import choose, cohort_of
+from sagda.engines.evaluate import Look, Seen, evaluate
+from sagda.engines.lanes import Lanes
 from sagda.engines.layout import Layout
 from sagda.engines.memories import packed, unpacked
-from sagda.engines.setup import Setup
+from sagda.engines.rounds import programs
+from sagda.engines.setup import Setup, View
+from sagda.engines.simulate import draw_starts
 from sagda.engines.stream import Stream
 from sagda.keys import key_of, root_key
+from sagda.methods import stack
+from sagda.models import row_by_row
 
 
 @pytest.fixture
@@ -123,6 +130,72 @@ def test_networks_learn_to_rank(model, layout):
     assert run.layout.startswith(layout)
     before, after = run.history["auc_test"][0]
     assert after > max(0.85, before)
+
+
+class Wide(NamedTuple):
+    """A network whose layers make much more of a row than it holds."""
+
+    init = staticmethod(lambda key: jax.random.normal(key, (4,)) / 10)
+
+    @staticmethod
+    def apply(w, rows):
+        spread = lambda row: jnp.tanh(jnp.outer(row @ w, jnp.arange(512.0)) / 512)
+        return row_by_row(lambda row: spread(row).sum() / 32, rows)
+
+
+def look_at_runs(runs, rows=3000):
+    """An evaluation of so many runs: what it found, and the memory it needs."""
+    clients = uneven_table([rows // 3] * 3, features=4)
+    problem = sagda.AUC.of(clients, Wide())
+    shape = {"cohort": 3, "batch_size": 2}
+    setup = Setup.of(problem, clients, np.float32, **shape)
+    look = Look(View.of(setup, clients, np.float32), None, ())
+    starts = draw_starts(problem, jax.vmap(root_key)(np.arange(runs, dtype=np.uint32)))
+    seen = Seen(jax.tree.map(np.asarray, starts))
+    lowered = evaluate.lower(look.view, look.groups(seen)[0], None, ())
+    held = lowered.compile().memory_analysis().temp_size_in_bytes
+    return look(seen), held
+
+
+def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):
+    """What a network makes of all rows of all runs need not be there at once."""
+    at_once, much = look_at_runs(5)
+    monkeypatch.setattr(traced, "ROOM", 2**20)
+    evaluate.clear_cache()
+    in_parts, little = look_at_runs(5)
+    evaluate.clear_cache()
+    assert little < much / 4
+    assert len(in_parts.scores) == 5
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *(
+        (found.columns, found.scores) for found in (at_once, in_parts)
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
+    """The table of all variates is written over where it lies."""
+
+    def beside(M):
+        label = np.where(np.arange(M) % 3, 1.0, -1.0).astype(np.float32)
+        clients = Federation.of(
+            Table(np.ones((M, 8), np.float32), label), np.arange(M), np.ones(M, int)
+        )
+        problem = sagda.AUC.of(clients)
+        setup = Setup.of(problem, clients, np.float32, cohort=10, batch_size=1)
+        keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
+        layout = Layout(1 if kernel else 10, 1, 1, kernel)
+        method = stack([sagda.sagda_i(local_steps=2)], np.float32)
+        lanes = Lanes.of(layout, method, keys, draw_starts(problem, keys))
+        made = programs(layout, split=False)
+        carry, _ = jax.eval_shape(made.begin, setup, *lanes)
+        span = np.int32(0), np.int32(5)
+        lowered = made.advance.lower(setup, lanes.method, lanes.keys, carry, *span)
+        sizes = lowered.compile().memory_analysis()
+        return sizes.temp_size_in_bytes, sizes.alias_size_in_bytes
+
+    (few, small), (many, large) = beside(1000), beside(30_000)
+    assert large > 30_000 * 8 * 4 > small  # the table is among what is written over
+    assert many < few + 1000
 
 
 def test_a_picture_is_square():

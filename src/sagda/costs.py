@@ -9,6 +9,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Algorithm, Objective, Point, PyTree, Turn
 from sagda.keys import Key, root_key
+from sagda.traced import programs_in, repeats
 
 
 class PhaseCost(NamedTuple):
@@ -66,23 +67,18 @@ def calls_in(program: Any) -> Calls:
     """The marks in a traced program, those in a loop as often as it runs."""
     total = Calls()
     for equation in program.eqns:
-        inside = equation.params
-        if inside.get("name") == MARK:
+        if equation.params.get("name") == MARK:
             width = equation.invars[-1].aval.shape[-1]
             total = total.plus(Calls(1, width, int(width == 0)), 1)
             continue
-        times = inside.get("length", 1) if equation.primitive.name == "scan" else 1
-        for sub in jax.tree.leaves(
-            list(inside.values()), is_leaf=lambda v: hasattr(v, "eqns")
-        ):
-            if hasattr(sub, "eqns"):
-                found = calls_in(sub)
-                if equation.primitive.name == "while" and found.gradients:
-                    raise BadValue(
-                        "gradients inside a loop of unknown length cannot be counted; "
-                        "use sagda.loop."
-                    )
-                total = total.plus(found, times)
+        for sub in programs_in(equation):
+            found = calls_in(sub)
+            if equation.primitive.name == "while" and found.gradients:
+                raise BadValue(
+                    "gradients inside a loop of unknown length cannot be counted; use "
+                    "sagda.loop."
+                )
+            total = total.plus(found, repeats(equation))
     return total
 
 

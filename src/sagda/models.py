@@ -15,6 +15,7 @@ from sagda import check
 from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 from sagda.keys import Key
+from sagda.traced import have_room
 
 
 class Model(Protocol):
@@ -38,6 +39,19 @@ class Linear:
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
         return features @ parameters
+
+
+# Rows that go through a network together where all of them have no room.
+BLOCK = 1024
+
+
+def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
+    """`module` of every row: of all at once or, where its layers make too much of so
+    many, of some at a time, also on the way back."""
+    if len(rows) <= BLOCK or len(rows) <= have_room(module, rows[0]):
+        return jax.vmap(module)(rows)
+    again = jax.checkpoint(lambda row: module(row))
+    return jax.lax.map(again, rows, batch_size=BLOCK)
 
 
 class Network(abc.ABC):
@@ -88,7 +102,7 @@ class Network(abc.ABC):
         # Arrays of parameters made here are not used, and so never computed.
         module = self.build(jax.random.key(0))
         _, fixed = eqx.partition(module, self.trained(module))
-        return jax.vmap(eqx.combine(parameters, fixed))(features)
+        return row_by_row(eqx.combine(parameters, fixed), features)
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
         return self.outputs(parameters, features).reshape(len(features))

@@ -7,7 +7,6 @@ round; a device goes through its clients `batch` at a time: one after the other
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +19,11 @@ from sagda.costs import size_of
 from sagda.devices import kernels
 from sagda.engines.setup import Setup
 from sagda.keys import root_key
+from sagda.traced import bytes_of, equations, programs_in
 
-FORM = "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients"
+FORM = (
+    "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients, +kernel"
+)
 # What a device's clients may hold at once: arrays that fit in a core's cache.
 ROOM = 2**22
 # The same for whole clients where a device is one core of several: each step reads
@@ -31,11 +33,11 @@ OWN_ROOM = 2**20
 LARGE = 2**19
 # Bytes that a device must have to make and read between two meetings of devices, for
 # them to be worth it: 0.05 ms or so, as long as a meeting takes.
-MEETING = 3 * 2**20
+MEETING = 5 * 2**19
 # Multiplications from which a product of matrices is large.
 PRODUCT = 2**16
 # Bytes of a row from which on it is worth not to gather it.
-LONG = 128
+LONG = 320
 
 
 class Layout(NamedTuple):
@@ -79,18 +81,22 @@ class Asked(NamedTuple):
     everyone: bool = False
     devices: int | None = None
     shared: str | None = None
+    kernel: bool = False
 
 
 def parse(text: str) -> Asked:
-    """`mapped`, `batched/2:clients`, `chunk-16`."""
+    """`mapped`, `batched/2:clients`, `chunk-16`, or what a `Layout` is written as."""
     found = re.fullmatch(
-        r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?", text
+        r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?"
+        r"(\+kernel)?",
+        text,
     )
     if not found:
         raise BadValue(f"`layout` must be {FORM}, got {text!r}.")
-    kind, chunk, _, devices, _, shared = found.groups()
+    kind, chunk, _, devices, _, shared, kernel = found.groups()
     batch = 1 if kind == "mapped" else int(chunk) if chunk else None
-    return Asked(batch, kind == "batched", int(devices) if devices else None, shared)
+    many = int(devices) if devices else None
+    return Asked(batch, kind == "batched", many, shared, kernel is not None)
 
 
 def resolve(
@@ -110,6 +116,8 @@ def resolve(
     # Whether runs side by side multiply the same rows, and so read them once.
     alike = whole and setup.cohort == setup.clients.count
     shared = asked.shared or what_to_share(setup, looked, runs, many, alike)
+    if asked.devices is not None and asked.shared is None and runs < many:
+        shared = "clients"  # so many devices have no other work
     most = runs if shared == "runs" else setup.cohort
     if asked.devices is not None and many > most:
         raise BadValue(
@@ -141,7 +149,14 @@ def resolve(
         room = OWN_ROOM if whole and many > 1 else ROOM
         batch = 1 if alone else fitting(own, looked.held, together, alike, room)
     split = (many, 1) if shared == "runs" else (1, many)
-    return Layout(min(batch, own), *split, kernel and batch == 1)
+    kernel = kernel and batch == 1
+    if asked.kernel and not kernel:
+        raise BadValue(
+            f"`layout` must be without +kernel here, got {text!r}: kernels are for "
+            "mapped clients with drawn batches, after sagda.use_cores(), and not for "
+            "every program."
+        )
+    return Layout(min(batch, own), *split, kernel)
 
 
 def what_to_share(
@@ -232,12 +247,6 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
     return Look(kernel, writes, heavy, len(algorithm.phases), work, held)
 
 
-def bytes_of(variable: Any) -> int:
-    """Of an array in a traced program; keys and the like have none."""
-    kind = getattr(variable.aval, "dtype", None)
-    return variable.aval.size * getattr(kind, "itemsize", 0)
-
-
 def stored(variable: Any) -> int:
     """Its bytes, but none of unsigned integers: random bits are made in registers."""
     kind = getattr(variable.aval, "dtype", None)
@@ -261,23 +270,3 @@ def multiplications(equation: Any) -> float:
     operands = [v.aval.size for v in equation.invars]
     # m n k = sqrt(mk nk mn), with the free dimensions m and n.
     return float(np.sqrt(np.prod([*operands, *free]))) if min(free) > 1 else 0
-
-
-def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """All equations of a traced program with how often each runs."""
-    for equation in program.eqns:
-        yield equation, times
-        inside = times
-        if equation.primitive.name == "scan":
-            inside *= equation.params["length"]
-        for sub in programs_in(equation):
-            yield from equations(sub, inside)
-
-
-def programs_in(equation: Any) -> list[Any]:
-    """The programs that an equation runs: a loop's body, a function called."""
-    found = jax.tree.leaves(
-        list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
-    )
-    found = [getattr(sub, "jaxpr", sub) for sub in found]
-    return [sub for sub in found if hasattr(sub, "eqns")]

@@ -131,7 +131,7 @@ class Loop:
             agreed = gathered([seconds, float(asked)])
             seconds, enough = float(agreed[0, 0]), bool(agreed[:, 1].any())
             if seconds < CHUNK_SECONDS / 2:
-                pace *= 2
+                pace = min(2 * pace, self.countable)
             elif seconds > CHUNK_SECONDS:
                 pace = max(1, pace // 2)
         if enough and recorder.latest["round"][0] < t:
