@@ -11,10 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
+import sagda
 from sagda import durable
-from sagda.checkpoint import SCHEMA
+from sagda.check import BadValue
+from sagda.checkpoint import SCHEMA, Stored
+from sagda.folder import packed, unpacked
 
 JOB = [
     *(
@@ -293,6 +298,66 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
     assert cli.main(["resume", str(folder)]) == 0
     err = capsys.readouterr().err
     assert "bits may differ from an unbroken run: jax 0.1.0 -> " in err
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_an_older_version_goes_on(stopped, unbroken, tmp_path, capsys):
+    """Its arrays do not tell the run's setting."""
+    from sagda import cli
+
+    folder = tmp_path / "r"
+    shutil.copytree(stopped, folder)
+    (path,) = (folder / "checkpoint").glob("*.safetensors")
+    arrays = safetensors.numpy.load_file(path)
+    setting = json.loads(arrays.pop("setting").tobytes())
+    assert setting["cohort"] == "3"
+    digest = durable.write(path, safetensors.numpy.save(arrays))
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    for entry in manifest["algorithms"].values():
+        entry["sha256"] = digest
+    durable.write(path.parent / "manifest.json", json.dumps(manifest))
+    assert cli.main(["resume", str(folder)]) == 0
+    capsys.readouterr()
+    assert sha256(folder / "model.safetensors") == unbroken
+
+
+def saved(run: sagda.Run) -> dict[str, np.ndarray]:
+    """A run's arrays, from a file."""
+    return safetensors.numpy.load(safetensors.numpy.save(run.arrays()))
+
+
+def test_saved_arrays_know_their_setting(quadratic):
+    options = {"batch_size": 2, "cohort": 3, "seeds": (4,)}
+    run = lambda **other: sagda.simulate(
+        sagda.sagda_i(local_lr=0.01), *quadratic, **{"rounds": 3} | options | other
+    )
+    arrays = saved(run())
+    for field, other in {"cohort": 2, "batch_size": 3, "seeds": (5,)}.items():
+        with pytest.raises(BadValue, match=f"configuration, but its {field} was"):
+            run(resume=arrays, **{field: other})
+    again = saved(run(resume=arrays))
+    sent = unpacked(packed(Stored({"sagda-i": arrays}, {})))
+    assert sent is not None
+    for other in (again, sent.runs["sagda-i"]):
+        assert other["setting"].tobytes() == arrays["setting"].tobytes()
+    arrays.pop("setting")
+    assert run(rounds=4, resume=arrays).round == 4
+    with pytest.raises(BadValue, match="its history has no column 'drift'; give the"):
+        run(rounds=4, resume=arrays, metrics=["drift"])
+    drift = saved(run(metrics=["drift"]))
+    drift.pop("setting")
+    with pytest.raises(BadValue, match="its history has the column 'drift'; give the"):
+        run(rounds=4, resume=drift)
+
+
+def test_rates_that_are_functions_are_resumed_from_a_file(quadratic):
+    """A function lies elsewhere in every process."""
+    steps = lambda: sagda.fsgda(local_lr=lambda t: 0.01 / (t + 1))
+    options = {"batch_size": 2, "cohort": 3}
+    arrays = saved(sagda.simulate(steps(), *quadratic, rounds=2, **options))
+    assert b" at 0x" not in arrays["setting"].tobytes()
+    again = sagda.simulate(steps(), *quadratic, rounds=3, resume=arrays, **options)
+    assert again.round == 3
 
 
 @pytest.mark.slow

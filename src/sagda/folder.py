@@ -137,20 +137,26 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
         done: dict[str, Method] = {}
         callbacks = callbacks_of(experiment.config, folder)
         for batch in sweep.batches(runs) if sweep else alone:
-            first, *others = batch
-            name = first if sweep is None else f"sweep-{len(done):04d}"
+            methods = list(batch.values())
+            name = batch_name(methods) if sweep else next(iter(batch))
             resume = stored.runs.get(name) if stored else None
             watch.started(name, int(resume["round"]) if resume else 0)
             run = run_batch(
                 experiment, name, batch, resume, checkpoints, watch, callbacks
             )
-            runs |= zip(batch, apart(run, len(batch)) if others else [run], strict=True)
+            runs |= zip(batch, apart(run, methods), strict=True)
             done |= batch
         experiment = experiment._replace(methods=done)
         if is_first():
             points = sweep.points if sweep else {}
             write_results(experiment, runs, folder, points)
     return runs
+
+
+def batch_name(methods: list[Method]) -> str:
+    """By what is run: other methods never go on from this batch's checkpoint."""
+    text = "\n".join(map(repr, methods))
+    return f"sweep-{durable.digest(text.encode())[:12]}"
 
 
 def packed(stored: Stored | None) -> bytes:

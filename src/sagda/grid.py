@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sagda.engines.run import Run
 from sagda.engines.sweep import alike
 from sagda.experiment import Experiment, arguments_of, options_of
 from sagda.methods import Method, rates
+from sagda.results import judged_by
 
 AT_ONCE = 8  # trials that a search asks for before it looks at their results
 HALVES = ("x", "y")
@@ -31,6 +33,11 @@ def parse_grid(assignments: list[str]) -> dict[str, Any]:
             raise BadValue(
                 f"`--grid` must look like local_lr=0.01,0.1 or local_lr=0.001:0.1, got "
                 f"{text!r}."
+            )
+        if key in grid:
+            raise BadValue(
+                f"`--grid` must name each parameter once, got {key} again in {text!r}; "
+                "give all its values at once, as in local_lr=0.01,0.1."
             )
         grid[key] = values if ":" in values else [number(v) for v in values.split(",")]
     return grid
@@ -68,6 +75,8 @@ def check_grid(config: Config) -> None:
                 raise BadValue(f"`trials` must be set for the range `{key}` {values}.")
         elif not values:
             raise BadValue(f"`grid` must have a value for {key}, got none.")
+    if config.trials is not None and find_spec("optuna") is None:
+        raise BadValue("`trials` needs the extra `sweep`: pip install 'sagda[sweep]'.")
 
 
 def ends(key: str, text: str) -> tuple[float, float]:
@@ -84,15 +93,26 @@ def ends(key: str, text: str) -> tuple[float, float]:
 
 
 def name_of(point: Point) -> str:
-    text = lambda v: f"{v:g}" if isinstance(v, int | float) else str(v)
-    return " ".join(f"{key}={text(value)}" for key, value in point.items())
+    """A point in words; other values make another name."""
+    return " ".join(f"{key}={short(value)}" for key, value in point.items())
+
+
+def short(value: Any) -> str:
+    """Six digits where they say all of a number, else every one."""
+    if not isinstance(value, int | float):
+        return str(value)
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def method_at(config: Config, point: Point) -> Method:
-    """The algorithm with a point's parameters; `local_lr.x` is one half of a rate."""
+    """The algorithm with a point's parameters; `local_lr.x` is one half of a rate.
+
+    Whole rates come first, so that their halves are set in them in any order of keys.
+    """
     (name,) = config.algorithms
     arguments = arguments_of(config, name)
-    for key, value in point.items():
+    for key, value in sorted(point.items(), key=lambda item: "." in item[0]):
         parameter, dot, half = key.partition(".")
         if dot:
             given = arguments.get(parameter)
@@ -138,12 +158,8 @@ def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[Point]]:
 
     Its sampler is seeded, so a sweep that goes on asks for the same points again.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise BadValue(
-            "`trials` needs the extra `sweep`: pip install 'sagda[sweep]'."
-        ) from None
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=config.seed, constant_liar=True)
     study = optuna.create_study(sampler=sampler)
@@ -153,10 +169,8 @@ def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[Point]]:
         points = [{k: pick(t, k, v) for k, v in config.grid.items()} for t in trials]
         yield points
         for trial, point in zip(trials, points, strict=True):
-            error = tail_of(runs[name_of(point)])
-            state = optuna.trial.TrialState
-            bad = not np.isfinite(error)
-            study.tell(trial, None if bad else error, state.FAIL if bad else None)
+            # Infinity, not a failure: the sampler learns nothing from failed trials.
+            study.tell(trial, tail_of(runs[name_of(point)]))
         left -= len(trials)
 
 
@@ -171,6 +185,5 @@ def pick(trial: Any, key: str, values: Any) -> Any:
 def tail_of(run: Run) -> float:
     """The mean over seeds of what runs are judged by, in the last rounds; inf if one
     diverged."""
-    judged = "grad_phi_sq" if "grad_phi_sq" in run.history.columns else "grad_x_sq"
-    tail = run.history.tail(judged)
+    tail = run.history.tail(judged_by(run.history.columns))
     return float(tail.mean()) if np.isfinite(tail).all() else float("inf")

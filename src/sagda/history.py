@@ -7,6 +7,8 @@ import numpy as np
 
 from sagda import check
 
+TAIL = 100  # rounds at the end, over which runs are judged
+
 # Columns that say what a run used, not what it found.
 COUNTS = (
     "round", "gradients", "samples", "bytes_down", "bytes_up", "eval_bytes",
@@ -33,7 +35,7 @@ class History:
         """[evaluations], the evaluated rounds."""
         return self.columns["round"][0]
 
-    def tail(self, column: str, rounds: int = 100) -> np.ndarray:
+    def tail(self, column: str, rounds: int = TAIL) -> np.ndarray:
         """Each seed's mean over the evaluations in the last `rounds` rounds.
 
         The start, before any round, is not among them.

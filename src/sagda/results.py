@@ -3,13 +3,14 @@
 import csv
 import json
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.history import History
+from sagda.history import TAIL, History
 
 METRICS = {
     "grad_phi_sq": "‖∇Φ(x)‖²",
@@ -38,10 +39,12 @@ LOGARITHMIC = (
     "gap",
     "distance_sq",
 )
-TAIL = 100  # rounds
-
-
 SHOWN = 7  # curves of a sweep, the best ones
+
+
+def judged_by(columns: Collection[str]) -> str:
+    """What runs are judged by: the first measure that they have."""
+    return next(name for name in METRICS if name in columns)
 
 
 class Results(NamedTuple):
@@ -63,7 +66,7 @@ class Results(NamedTuple):
     @property
     def main(self) -> str:
         """What runs are judged by."""
-        return self.metrics[0]
+        return judged_by(self.metrics)
 
     @property
     def early(self) -> str:
@@ -83,8 +86,7 @@ class Results(NamedTuple):
         if not self.points:
             return list(self.columns)
         error = {
-            name: self.history(name).tail(self.main, TAIL).mean()
-            for name in self.columns
+            name: self.history(name).tail(self.main).mean() for name in self.columns
         }
         return sorted(error, key=lambda n: (not math.isfinite(error[n]), error[n]))
 
@@ -101,7 +103,7 @@ class Results(NamedTuple):
         keys = list(next(iter(self.points.values())))[:2]
         best: dict[tuple, dict[str, Any]] = {}
         for name in reversed(self.ranked):
-            error = float(self.history(name).tail(self.main, TAIL).mean())
+            error = float(self.history(name).tail(self.main).mean())
             place = {key: self.points[name][key] for key in keys}
             found = error if math.isfinite(error) and error > 0 else None
             best[tuple(place.values())] = place | {"error": found}
@@ -126,7 +128,7 @@ class Results(NamedTuple):
         out = {}
         for name in self.ranked:
             columns = self.columns[name]
-            tail = self.history(name).tail(self.main, TAIL)
+            tail = self.history(name).tail(self.main)
             cells = [spread(columns[self.main][:, -1]), spread(tail)]
             if "auc_test" in columns:
                 cells.append(spread(columns["auc_test"][:, -1], "{:.4f}", "{:.4f}"))

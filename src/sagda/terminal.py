@@ -28,7 +28,9 @@ from sagda.engines import run as runs
 from sagda.experiment import options_of
 from sagda.folder import Watch
 from sagda.problems import PROBLEMS
-from sagda.results import Results, read_results
+from sagda.results import Results, judged_by, read_results
+
+SYMBOLS = {"grad_phi_sq": "||grad Phi||^2", "grad_x_sq": "||grad_x f||^2"}
 
 
 class Interrupt:
@@ -96,9 +98,8 @@ class Display:
         then = self.first.setdefault(name, (now.round, now.seconds))
         rounds, seconds = now.round - then[0], now.seconds - then[1]
         rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
-        symbol, found = "||grad_x f||^2", now.latest.get("grad_x_sq")
-        if found is None:
-            symbol, found = "||grad Phi||^2", now.latest["grad_phi_sq"]
+        judged = judged_by(now.latest)
+        symbol, found = SYMBOLS.get(judged, judged), now.latest[judged]
         # A sweep shows its best point: some always diverge.
         value = np.nanmin(found, initial=np.inf) if self.config.grid else found.mean()
         error = f"{symbol} {value:.1e}"

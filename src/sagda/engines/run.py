@@ -1,5 +1,7 @@
 """`Run`: what a simulation has done, to look at, to keep and to go on from."""
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +16,7 @@ from sagda.engines.rounds import Carry
 from sagda.engines.saved import filled, named
 from sagda.history import History
 from sagda.methods import Method
+from sagda.metrics import OPTIONAL
 
 
 class Run(NamedTuple):
@@ -38,12 +41,16 @@ class Run(NamedTuple):
             f"history/{i:03d}/{name}": column
             for i, (name, column) in enumerate(self.history.columns.items())
         }
+        setting = {}
+        if self.setting is not None:
+            setting["setting"] = written(self.setting)
         numbers = {"round": self.round, "compile_seconds": self.compile_seconds}
         return (
             named(self.carry, "carry")
             | named(self.ledger, "ledger")
             | {name: np.array(value) for name, value in numbers.items()}
             | {name: np.asarray(column, order="C") for name, column in columns.items()}
+            | setting
         )
 
     @property
@@ -87,11 +94,13 @@ def checked_resume(
             int(resume["round"]),
             ledger._replace(seconds=float(ledger.seconds)),
             float(resume["compile_seconds"]),
+            read(resume["setting"]) if "setting" in resume else None,
         )
     check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")
     for field, now in setting.items():
-        then = (resume.setting or setting)[field]
-        if then != now:
+        # Arrays of older versions do not tell, and none tells where a function was.
+        then = (resume.setting or {}).get(field, now)
+        if then not in (now, portable(now)):
             raise BadValue(
                 f"`resume` must be a run of the same configuration, but its {field} "
                 f"was {then}, not {now}."
@@ -102,4 +111,35 @@ def checked_resume(
             "`resume` must be a run of the same method, problem and clients; its "
             "arrays have other shapes."
         )
+    check_columns(resume.history, recorder)
     return resume
+
+
+def check_columns(past: History, recorder: Recorder) -> None:
+    """Refuse rows that have other columns than those to come."""
+    wanted = {"round", *recorder.metrics}
+    if recorder.look.test is not None and "auc_train" in past.columns:
+        wanted.add("auc_test")
+    for name in ("round", *OPTIONAL, "auc_test"):
+        found = name in past.columns
+        if found != (name in wanted):
+            raise BadValue(
+                f"`resume` must have the columns of this run, but its history has "
+                f"{'the' if found else 'no'} column {name!r}; give the `metrics` and "
+                "`test` that it had."
+            )
+
+
+def portable(text: str) -> str:
+    """A text without addresses in memory, which no other process shares."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)
+
+
+def written(setting: dict[str, str]) -> np.ndarray:
+    """Texts as an array, for a file."""
+    texts = {field: portable(text) for field, text in setting.items()}
+    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
+
+
+def read(array: np.ndarray) -> dict[str, str]:
+    return json.loads(np.asarray(array, np.uint8).tobytes())

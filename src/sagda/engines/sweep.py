@@ -48,7 +48,8 @@ def sweep(
         together = run_side_by_side(
             [methods[i] for i in group], problem, federation, **options
         )
-        runs |= zip(group, apart(together, len(group)), strict=True)
+        own = apart(together, [methods[i] for i in group])
+        runs |= zip(group, own, strict=True)
     return [runs[i] for i in range(len(methods))]
 
 
@@ -60,19 +61,23 @@ def alike(methods: Sequence[Method]) -> list[list[int]]:
     return list(groups.values())
 
 
-def apart(run: Run, methods: int) -> list[Run]:
-    """A run of several methods as one run for each."""
-    seeds = len(run.history.seeds) // methods
+def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
+    """A run of several methods as one run for each, as `simulate` would return it."""
+    seeds = len(run.history.seeds) // len(methods)
 
-    def one(k: int) -> Run:
+    def one(k: int, method: Method) -> Run:
         own = slice(k * seeds, (k + 1) * seeds)
         cut = lambda tree: jax.tree.map(lambda a: a[own], tree)
         opening, rounds, seconds = run.ledger
+        mine = run.history.seeds[own]
+        # Not by JAX, which would put them in order of their names.
+        columns = {name: column[own] for name, column in run.history.columns.items()}
+        setting = {"method": repr(method), "seeds": str(mine)}
         return run._replace(
-            history=History(run.history.seeds[own], cut(run.history.columns)),
+            history=History(mine, columns),
             carry=cut(run.carry),
             ledger=Ledger(cut(opening), cut(rounds), seconds),
-            setting=None,
+            setting=run.setting and run.setting | setting,
         )
 
-    return [one(k) for k in range(methods)]
+    return [one(k, method) for k, method in enumerate(methods)]
