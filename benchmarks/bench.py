@@ -9,6 +9,7 @@
 import argparse
 import json
 import platform
+import subprocess
 import time
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def keep(section: str, found: dict) -> dict:
     return ordered
 
 
+def source() -> str:
+    """The commit that is measured, with a + if the package differs from it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(RESULTS.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "../src")
+    return git("rev-parse", "--short", "HEAD") + "+" * bool(changed)
+
+
 def measure(section: str, quick: bool) -> None:
     say(f"== {section}")
     clock = time.perf_counter()
@@ -87,6 +99,7 @@ def measure(section: str, quick: bool) -> None:
     found |= {
         "machine": machine.describe(),
         "date": time.strftime("%Y-%m-%d"),
+        "source": source(),
         "others_cores": load,
         "seconds": time.perf_counter() - clock,
         "quick": quick,

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import machine
-
 HERE = Path(__file__).parent
 PATIENCE = 600.0  # seconds to wait for an answer
 
@@ -37,7 +35,6 @@ class Child:
             bufsize=0,
         )
         self.rest = b""
-        self.anon = 0  # the most anonymous memory seen while waiting
 
     def answer(self, patience: float = PATIENCE) -> dict:
         """The next line that it prints."""
@@ -46,7 +43,6 @@ class Child:
         while b"\n" not in self.rest:
             if time.monotonic() > until:
                 raise Failed(f"no answer in {patience:.0f} s")
-            self.watch()
             if select.select([pipe], [], [], 0.1)[0]:
                 some = os.read(pipe, 1 << 16)
                 if not some:
@@ -54,11 +50,6 @@ class Child:
                 self.rest += some
         line, self.rest = self.rest.split(b"\n", 1)
         return json.loads(line)
-
-    def watch(self) -> None:
-        with suppress(OSError):
-            held = machine.memory(self.process.pid).get("RssAnon", 0)
-            self.anon = max(self.anon, held)
 
     def seconds(self, rounds: int) -> float:
         """Seconds per round, over that many."""
@@ -90,15 +81,12 @@ class Child:
 
 
 def ask(script: str, *arguments: object, extra: dict[str, str] | None = None) -> dict:
-    """One answer of a fresh process of this Python, with its memory and seconds."""
+    """One answer of a fresh process of this Python, and its seconds."""
     clock = time.perf_counter()
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     child = Child(command, extra)
     try:
         answer = child.answer(patience=3600)
-        return answer | {
-            "anon_peak": max(child.anon, answer.get("RssAnon", 0)),
-            "process_seconds": time.perf_counter() - clock,
-        }
+        return answer | {"process_seconds": time.perf_counter() - clock}
     finally:
         child.stop()

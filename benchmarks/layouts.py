@@ -35,7 +35,7 @@ SHAPES: list[dict] = [
     for n, d in ((10, 20), (30, 123), (300, 123), (1000, 123), (100, 800), (1000, 800))
 ]
 SHAPES += [{"batch": batch, "n": 300, "d": 123} for batch in (32, 100)]
-SHAPES += [{"problem": "auc", "n": 10, "d": d} for d in (10, 20, 1000)]
+SHAPES += [{"problem": "auc", "n": 10, "d": d} for d in (10, 20, 60, 1000)]
 SHAPES += [{"problem": "auc", "n": 30, "d": 20, "width": 16}]
 
 
@@ -44,9 +44,9 @@ def fixed(cores: int, seeds: int) -> list[str]:
     kinds = "mapped", "chunk-5", "chunk-10", "batched"
     names = [f"{kind}/1" for kind in kinds]
     if cores > 1:
-        names += [f"{kind}/2:clients" for kind in kinds]
-    if cores > 1 and seeds > 1:
-        names += [f"{kind}/2:runs" for kind in kinds]
+        names += [f"{kind}/{cores}:clients" for kind in kinds]
+    if cores > 1 and seeds >= cores:
+        names += [f"{kind}/{cores}:runs" for kind in kinds]
     return names
 
 

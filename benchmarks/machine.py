@@ -70,8 +70,8 @@ def stolen() -> float:
     return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
 
 
-def memory(pid: int | str = "self") -> dict[str, int]:
-    """Bytes of a process: the most it ever held, and what it holds that is no file."""
-    text = (PROC / str(pid) / "status").read_text()
+def memory() -> dict[str, int]:
+    """Bytes of this process: the most ever held, and those that are no file's."""
+    text = (PROC / "self" / "status").read_text()
     pairs = re.findall(r"^(VmHWM|RssAnon):\s+(\d+) kB", text, re.MULTILINE)
     return {name: 1024 * int(value) for name, value in pairs}

@@ -9,6 +9,7 @@ number of rounds in, a line with seconds per round out.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,9 @@ from sagda.methods import stack
 CLIENTS, ROWS, BATCH, ROUNDS = 100, 100, 10, 2
 MODELS = {"mlp": sagda.MLP(784), "cnn": sagda.CNN(784)}
 KINDS = "mapped", "chunk-10", "batched"
-LAYOUTS = ["auto", *(f"{kind}/{how}" for how in ("1", "2:clients") for kind in KINDS)]
+CORES = len(os.sched_getaffinity(0))
+WAYS = "1", *([f"{CORES}:clients"] if CORES > 1 else [])
+LAYOUTS = ["auto", *(f"{kind}/{way}" for way in WAYS for kind in KINDS)]
 
 
 def main(name: str, layout: str) -> None:

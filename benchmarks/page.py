@@ -34,6 +34,8 @@ def notes(found: dict) -> str:
     versions = found.get("versions", {})
     if versions:
         text += "; " + ", ".join(f"{k} {v}" for k, v in sorted(versions.items()))
+    if found.get("source"):
+        text += f"; source {found['source']}"
     lines = [f"{text}."]
     if found.get("quick"):
         lines.append("A quick run, with fewer repeats.")

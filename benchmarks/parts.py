@@ -25,10 +25,12 @@ from partial import DRAW, GATHER, GRADIENT, PartialClients, as_dict
 
 import sagda
 from sagda.engines.cohort import draw_members
+from sagda.engines.evaluate import Look
 from sagda.engines.lanes import Lanes
 from sagda.engines.layout import resolve
-from sagda.engines.rounds import is_split, programs
-from sagda.engines.setup import Setup
+from sagda.engines.recorder import Recorder
+from sagda.engines.rounds import Carry, is_split, programs
+from sagda.engines.setup import Setup, View
 from sagda.engines.simulate import draw_starts
 from sagda.keys import root_key
 from sagda.methods import stack
@@ -109,11 +111,18 @@ class Bench:
         return run
 
     def evaluation(self) -> Callable[[int], object]:
-        """Rounds, each with an evaluation."""
-        return lambda rounds: sagda.simulate(
-            self.method, self.problem, self.clients, batch_size=self.batch,
-            rounds=rounds, eval_every=1,
-        )  # fmt: skip
+        """Evaluations, one after the other, each with its row of the history."""
+        view = View.of(self.plain, self.clients, jnp.float32)
+        algorithm, look = self.method.build(), Look(view, None, ())
+        recorder = Recorder(look, algorithm, self.z, (0,), ())
+        state = jax.vmap(algorithm.init)(self.starts)
+        carry = Carry(state, None, None, None)
+
+        def run(times: int) -> None:
+            for t in range(times):
+                recorder.evaluate(carry, t)
+
+        return run
 
 
 def in_turn(parts: dict[str, Callable], repeats: int) -> dict[str, float]:
@@ -148,7 +157,7 @@ def main(batch: str, repeats: str) -> None:
         "cohort": bench.cohort(bench.clients.clients),
         "cohort of 10": bench.cohort(10),
         "one device": bench.rounds("auto/1"),
-        "evaluated": bench.evaluation(),
+        "evaluation": bench.evaluation(),
     }
     if bench.batch is not None:  # whole batches are read in order anyway
         parts["no gather"] = bench.rounds("auto", DRAW, GATHER)
@@ -178,7 +187,7 @@ def measure_profile(quick: bool, say: Callable) -> dict:
         beside = {
             "round on one device": us["one device"],
             "cohort, m = 10 of M = 100": us["cohort of 10"],
-            "evaluation": us["evaluated"] - us["round"],
+            "evaluation": us["evaluation"],
         }
         jobs[batch] = {
             "round": us["round"],

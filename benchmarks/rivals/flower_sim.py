@@ -1,7 +1,7 @@
 """Flower's simulation engine: a message to every client and back in each round.
 
 The server is a ServerApp that drives the grid itself; a client keeps its variate in
-the state of its context. Two Ray actors, one a core, run the clients.
+the state of its context. Ray actors, one a core, run the clients.
 """
 
 import os
@@ -89,6 +89,7 @@ def main() -> None:
     import flower_sim  # by its name, so that actors import it instead of unpickling it
 
     job, answers = begin()
+    cores = len(os.sched_getaffinity(0))
     path, batch = os.path.abspath(job.path), str(job.batch or 0)
     os.environ[JOB] = os.pathsep.join([path, job.problem, batch])
     run_simulation(
@@ -96,7 +97,7 @@ def main() -> None:
         flower_sim.client,
         num_supernodes=job.clients,
         backend_config={
-            "init_args": {"num_cpus": 2, "_node_ip_address": "127.0.0.1"},
+            "init_args": {"num_cpus": cores, "_node_ip_address": "127.0.0.1"},
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
         },
     )
