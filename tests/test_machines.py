@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import sagda
 from sagda import cli
+from sagda import launch as launches
 from sagda.core import Point
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "machines"
@@ -207,6 +209,206 @@ def test_asked_to_stop_all_processes_stop_and_keep_their_state(tmp_path):
     assert f"go on with: sagda launch --processes 2 -- resume {folder}" in err
     assert (folder / "checkpoint" / "manifest.json").exists()
     wait_until_gone(workers)
+
+
+SLOW_DISK = """
+import time
+from sagda.checkpoint import Checkpoints
+save = Checkpoints.save
+def slowly(self, *run):
+    time.sleep(12)
+    save(self, *run)
+Checkpoints.save = slowly
+"""
+
+
+@pytest.mark.slow
+def test_asked_to_stop_the_others_wait_for_the_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    folder = tmp_path / "r"
+    job = ["run", *LONG, "--out", folder, "--checkpoint-seconds", 1000]
+    process = command("launch", "--", *job)
+    while not (folder / "config.toml").exists():
+        assert process.poll() is None, finish(process)
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert (code, out) == (143, "")
+    assert "stopped sagda-i at round" in err
+    assert (folder / "checkpoint" / "manifest.json").exists()
+
+
+STUB = """
+import os, signal, socket, sys, time
+from pathlib import Path
+line = socket.socket(fileno=int(os.environ["SAGDA_LINK"].split()[0]))
+def tell(text):
+    line.sendall(text.encode() + b"\\n")
+def leave(code, why=""):
+    tell(f"leaving {code} {why}")
+    os._exit(code)
+def die(name):
+    os.kill(os.getpid(), signal.Signals[name])
+def busy():
+    time.sleep(60)
+def asked(*what):
+    signal.signal(signal.SIGTERM, lambda *_: [step() for step in what])
+    tell("connected")
+    busy()
+index, many = int(sys.argv[-1]), int(sys.argv[-3])
+here = Path(sys.argv[0]).parent
+(here / f"{index}.begun").touch()
+while len(list(here.glob("*.begun"))) < many:
+    time.sleep(0.01)
+exec(sys.argv[3 + index])
+"""
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Processes that compute nothing: each does what its word of the command says."""
+    path = tmp_path / "stub"
+    path.write_text(f"#!{sys.executable}\n{STUB}")
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+    monkeypatch.setattr(launches, "GRACE", 0.5)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # or `launch` would set it
+
+
+def launched(*words: str) -> tuple[int, str]:
+    """Exit code and sentence."""
+    begun = time.monotonic()
+    try:
+        return launches.launch(list(words), len(words), debug=False), ""
+    except launches.Ended as ended:
+        return ended.code, str(ended).partition(" and the others")[0]
+    finally:
+        assert time.monotonic() - begun < 20
+
+
+BUSY, LOST = "busy()", "leave(70)"
+ABORTED, ENDED = "die('SIGABRT')", "os._exit(1)"
+KILLED, CRASHED = "die('SIGKILL')", "die('SIGSEGV')"
+SAID = "leave(3, 'the disk is full')"
+SILENT = 1, "process 0 died (SIGKILL)"
+DEATHS = {
+    # What one does of its own comes before whom the watcher had to end.
+    (BUSY, KILLED): (1, "process 1 died (SIGKILL)"),
+    (BUSY, CRASHED): (1, "process 1 died (SIGSEGV)"),
+    (BUSY, SAID): (3, "process 1: the disk is full"),
+    (BUSY, LOST, KILLED): (1, "process 2 died (SIGKILL)"),
+    (BUSY, ABORTED, SAID): (3, "process 2: the disk is full"),
+    (SAID, BUSY): (3, ""),
+    # Where all others only lost somebody, it is the one that hung.
+    (BUSY, LOST): SILENT,
+    (BUSY, ABORTED): SILENT,
+    (BUSY, ENDED): SILENT,
+    (BUSY, ABORTED, LOST): SILENT,
+    (LOST, BUSY): (1, "process 1 died (SIGKILL)"),
+    (BUSY, "tell('leaving 0 '); die('SIGABRT')"): SILENT,
+    (BUSY, "tell('leaving 143 '); die('SIGABRT')"): SILENT,
+    # Nobody was left to be ended.
+    (LOST, CRASHED): (1, "process 1 died (SIGSEGV)"),
+    (LOST, ABORTED): (1, "process 1 died (SIGABRT)"),
+    (LOST, SAID): (3, "process 1: the disk is full"),
+    (SAID, KILLED): (1, "process 1 died (SIGKILL)"),
+    # One that is done waits for the others, and so does its watcher.
+    ("time.sleep(1); leave(0)", "leave(0)"): (0, ""),
+    ("time.sleep(1); leave(143)", "leave(143)"): (143, ""),
+    ("time.sleep(1); leave(0)", "tell('leaving 0 '); die('SIGTERM')"): (0, ""),
+}
+
+
+@pytest.mark.parametrize("words", DEATHS, ids=" | ".join)
+def test_the_one_that_began_it_is_named(words, stub):
+    assert launched(*words) == DEATHS[words]
+
+
+class Asked(launches.Watcher):
+    """Asked to stop once all processes are connected."""
+
+    times = 1
+
+    def watch(self) -> None:
+        threading.Thread(target=self.wish, daemon=True).start()
+        super().watch()
+
+    def wish(self) -> None:
+        while not all("connected" in worker.notes for worker in self.workers):
+            time.sleep(0.01)
+        for _ in range(self.times):
+            self.ask(signal.SIGTERM, None)
+
+
+STOP = "asked(lambda: leave(143))"
+SAVE = "asked(lambda: time.sleep(2), Path({!r}).touch, lambda: leave(143))"
+
+
+def test_a_stop_gives_the_first_process_time_to_save(stub, tmp_path, monkeypatch):
+    monkeypatch.setattr(launches, "Watcher", Asked)
+    kept = tmp_path / "kept"
+    # One that another's wish reached first does not know which signal it was.
+    other = STOP.replace("143", "130")
+    assert launched(SAVE.format(str(kept)), STOP, other) == (143, "")
+    assert kept.exists()
+
+
+DEATHS_IN_A_STOP = {
+    (BUSY, KILLED): (143, "process 1 died (SIGKILL)"),
+    (STOP, KILLED): (143, "process 1 died (SIGKILL)"),
+    (BUSY, SAID): (143, "process 1: the disk is full"),
+    (SAID, STOP): (143, ""),
+    (BUSY, LOST): (143, ""),
+    (BUSY, "tell('leaving 143 '); die('SIGABRT')"): (143, ""),
+}
+
+
+@pytest.mark.parametrize("words", DEATHS_IN_A_STOP, ids=" | ".join)
+def test_a_death_in_a_stop_is_noticed(words, stub, monkeypatch):
+    monkeypatch.setattr(launches, "Watcher", Asked)
+    lines = [w if w == STOP else f"asked(lambda: exec({w!r}))" for w in words]
+    assert launched(*lines) == DEATHS_IN_A_STOP[words]
+
+
+def test_asked_twice_nobody_is_waited_for(stub, monkeypatch):
+    monkeypatch.setattr(launches, "Watcher", Asked)
+    monkeypatch.setattr(Asked, "times", 2)
+    assert launched("asked(busy)", STOP) == (143, "")
+
+
+LEAVING = """
+import signal, socket, sys, time, types
+from sagda.link import Link
+ours, theirs = socket.socketpair()
+link = Link(theirs, "")
+def shutdown():
+    print("waiting", flush=True)
+    time.sleep(7)
+    print("together", flush=True)
+jax = types.SimpleNamespace(distributed=types.SimpleNamespace(shutdown=shutdown))
+sys.modules["jax"] = jax
+link.leave(int(sys.argv[1])) if len(sys.argv) > 1 else signal.raise_signal(2)
+"""
+
+
+@pytest.mark.slow
+def test_one_that_stops_waits_for_the_others_and_one_that_fails_does_not():
+    four = {code: started("-c", LEAVING, code) for code in (0, 2, 130, 143)}
+    for code, process in four.items():
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        if code != 2:  # asked while it leaves
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+    ends = {code: finish(process) for code, process in four.items()}
+    together = {code: (code, "together\n", "") for code in (0, 130, 143)}
+    assert ends == together | {2: (2, "", "")}
+
+
+def test_outside_a_run_ctrl_c_ends_a_process_at_once():
+    """It must not look like a stop, for which all others would be waited for."""
+    assert finish(started("-c", LEAVING)) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
-from sagda.link import LINK, LOST, Place
+from sagda.link import ASKS, LINK, LOST, STOPS, Place
 
 GRACE = 3.0  # seconds for the others to end by themselves
+ALONE = -signal.SIGABRT, 1  # how JAX ends a process without peers
 BY_HAND = "the same command on every machine"
 
 
@@ -30,6 +32,18 @@ class Ended(Exception):
         self.code = code
 
 
+class Blame(IntEnum):
+    """How a process ended; the smallest of a run's is why the run did."""
+
+    DIED = 0  # by itself, without a word
+    SAID = 1  # with a reason
+    KILLED = 2  # by the watcher: it hung, or one of the above left it behind
+    ABORTED = 3  # by JAX: one of the above was gone or silent
+    LOST = 4  # the same, as the process itself noticed
+    STOPPED = 5  # on request, as all do
+    DONE = 6
+
+
 @dataclass
 class Worker:
     """A process that computes, as its watcher sees it."""
@@ -39,6 +53,7 @@ class Worker:
     line: socket.socket
     heard: bytes = b""
     notes: dict[str, str] = field(default_factory=dict)
+    sent: int = 0  # the last signal that it got from its watcher
 
     @classmethod
     def start(
@@ -62,7 +77,7 @@ class Worker:
         return cls(index, process, ours)
 
     def listen(self) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        with contextlib.suppress(OSError):  # nothing more to hear, or nobody
             while more := self.line.recv(4096):
                 self.heard += more
         *lines, self.heard = self.heard.split(b"\n")
@@ -84,15 +99,29 @@ class Worker:
         return self.notes.get("leaving", "").partition(" ")[2]
 
     @property
-    def blame(self) -> int:
-        """Small for the one that ended first, large for those it took along."""
+    def blame(self) -> Blame:
+        """What it said counts first: by then its part in the run was over."""
         code = self.code or 0
         if code == 0:
-            return 4
+            return Blame.DONE
         if "leaving" in self.notes:
-            return 3 if code == LOST else 1
-        # JAX ends a process without peers by SIGABRT, or with 1.
-        return 2 if code in (-signal.SIGABRT, 1) else 0
+            if code in STOPS:
+                return Blame.STOPPED
+            return Blame.LOST if code == LOST else Blame.SAID
+        if code == -self.sent:
+            return Blame.KILLED
+        return Blame.ABORTED if code in ALONE else Blame.DIED
+
+    @property
+    def fell(self) -> bool:
+        """Whether it ended in a way that leaves the others nothing to do.
+
+        One that is done or has stopped waits for those that still write; where JAX
+        ends it meanwhile, they are silent.
+        """
+        if self.code is None:
+            return False
+        return self.blame < Blame.STOPPED or self.process.returncode in ALONE
 
     @property
     def end(self) -> str:
@@ -101,10 +130,16 @@ class Worker:
             return "lost the others"
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
-    def kill(self) -> None:
+    def send(self, number: int) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            self.sent = number
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
         self.process.wait()
+        self.listen()
+        self.line.close()
 
 
 class Watcher:
@@ -122,16 +157,15 @@ class Watcher:
         twice, self.asked = self.asked, number
         for worker in self.workers:
             hard = twice or "connected" not in worker.notes
-            worker.process.send_signal(signal.SIGKILL if hard else number)
+            worker.send(signal.SIGKILL if hard else number)
 
     def watch(self) -> None:
         """Until all have ended; what one leaves behind does not outlive it for long."""
-        asked = signal.SIGINT, signal.SIGTERM
-        before = [signal.signal(number, self.ask) for number in asked]
+        before = [signal.signal(number, self.ask) for number in ASKS]
         ended = None
         try:
             while any(worker.code is None for worker in self.workers):
-                if ended is None and any(worker.code for worker in self.workers):
+                if ended is None and any(worker.fell for worker in self.workers):
                     ended = time.monotonic()
                 if ended is not None and time.monotonic() - ended > GRACE:
                     break
@@ -139,8 +173,13 @@ class Watcher:
         finally:
             for worker in self.workers:
                 worker.kill()
-            for number, handler in zip(asked, before, strict=True):
+            for number, handler in zip(ASKS, before, strict=True):
                 signal.signal(number, handler)
+
+    @property
+    def stop(self) -> int:
+        """The exit code of a stop that was asked for, or 0."""
+        return 128 + self.asked if self.asked else 0
 
     @property
     def culprit(self) -> Worker:
@@ -173,8 +212,9 @@ def watch_one(arguments: list[str], place: Place) -> int:
     watcher.watch()
     (worker,) = watcher.workers
     code = worker.code or 0
-    if watcher.asked and code != 0:
-        return 128 + watcher.asked
+    died = worker.blame == Blame.DIED
+    if watcher.stop and code != 0 and not died:
+        return watcher.stop
     if "leaving" in worker.notes and code != LOST:
         return code
     if "connected" not in worker.notes:
@@ -183,11 +223,12 @@ def watch_one(arguments: list[str], place: Place) -> int:
             f"{place.seconds} seconds; check the address and that all were started.",
             code=2,
         )
-    what = f"died ({worker.end})" if worker.blame == 0 else "lost the others"
+    what = f"died ({worker.end})" if died else "lost the others"
     where = newest(watcher.folder)
     if process > 0:
         where = f"process 0 keeps the checkpoints, in {watcher.folder}"
-    raise Ended(f"process {process} {what}; {where}; go on with: {BY_HAND}")
+    sentence = f"process {process} {what}; {where}; go on with: {BY_HAND}"
+    raise Ended(sentence, watcher.stop or 1)
 
 
 def launch(arguments: list[str], processes: int, debug: bool) -> int:
@@ -206,17 +247,21 @@ def launch(arguments: list[str], processes: int, debug: bool) -> int:
     watcher = Watcher(commands, again, silent=not debug)
     watcher.watch()
     culprit, folder = watcher.culprit, watcher.folder
-    code = culprit.code or 0
-    if code == 0:
+    blame = culprit.blame
+    if blame == Blame.DONE:
         return 0
-    if watcher.asked:
-        return 128 + watcher.asked
-    if culprit.blame == 1:
+    if watcher.stop and blame > Blame.SAID:
+        return watcher.stop
+    code = watcher.stop or culprit.code or 0
+    if blame == Blame.STOPPED:
+        return code
+    if blame == Blame.SAID:
         if culprit.index == 0:
             return code  # it has said why
         raise Ended(f"process {culprit.index}: {culprit.sentence}", code)
     then = f"go on with: {again.format(folder)}" if folder else "start again."
     raise Ended(
         f"process {culprit.index} died ({culprit.end}) and the others were ended; "
-        f"{newest(folder)}; {then}"
+        f"{newest(folder)}; {then}",
+        watcher.stop or 1,
     )

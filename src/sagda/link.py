@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import threading
@@ -15,6 +16,9 @@ from sagda.check import BadValue
 
 LINK = "SAGDA_LINK"  # how a process finds who watches it, and how to start it again
 LOST = 70  # exit code of a process whose peers are gone
+ASKS = signal.SIGINT, signal.SIGTERM
+# Exit codes of a stop that was asked for.
+STOPS = 128 + signal.SIGINT, 128 + signal.SIGTERM
 # What JAX and gloo say when a peer is gone.
 SIGNS = ("gloo", "nccl", "coordination", "unavailable", "deadline_exceeded")
 
@@ -78,6 +82,9 @@ class Link:
     def __init__(self, line: socket.socket, again: str):
         self.line, self.again = line, again
         self.sentence = ""
+        # Outside a run there is nothing to keep: Ctrl-C ends this process as SIGTERM
+        # does, and a code in STOPS says that all processes stopped together.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         threading.Thread(target=self.listen, daemon=True).start()
 
     @classmethod
@@ -104,6 +111,11 @@ class Link:
 
     def leave(self, code: int) -> None:
         """End this process: with the others if they end too, else soon."""
+        together = code == 0 or code in STOPS
+        if together:
+            # What asks only now is too late; whoever insists sends SIGKILL.
+            for number in ASKS:
+                signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -111,7 +123,8 @@ class Link:
         if code != LOST and "jax" in sys.modules:
             import jax
 
-            together = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-            together.start()
-            together.join(None if code == 0 else 5)
+            # JAX aborts a process whose peer left without this, also while it writes.
+            meeting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+            meeting.start()
+            meeting.join(None if together else 5)
         os._exit(code)
