@@ -367,6 +367,18 @@ def test_mistakes_are_answered_in_one_sentence(command, capsys):
     assert written == []
 
 
+def test_a_mistake_found_late_leaves_the_folder_free(capsys):
+    """How many devices there are is known only once the data are loaded."""
+    run = ("run", "--problem", "quadratic", "--rounds", 2, "--out", "late", "--layout")
+    code, _, err = sagda(*run, "mapped/99", capsys=capsys)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "`layout` must ask for at most" in err
+    assert sagda(*run, "mapped", capsys=capsys)[0] == 0
+    kept = Path("late/config.toml").read_text()
+    assert sagda(*run, "mapped/99", capsys=capsys)[0] == 2
+    assert Path("late/config.toml").read_text() == kept
+
+
 def test_mistakes_as_json_are_one_object(capsys):
     code, out, err = sagda("run", "--rounds", 0, "--json", capsys=capsys)
     assert code == 2

@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ import safetensors.numpy
 import sagda
 from sagda import durable, gallery
 from sagda.card import write_card
-from sagda.check import BadValue
+from sagda.check import BadKind, BadValue
 from sagda.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.config import Config, build, read_toml, write_toml
 from sagda.data.federation import Federation, Table
@@ -53,8 +54,8 @@ class Stopped(Exception):
         super().__init__(f"{name} at round {progress.round} of {progress.rounds}")
 
 
-def claim(config: Config, folder: Path) -> None:
-    """Make `folder` this configuration's, or refuse it."""
+def claim(config: Config, folder: Path) -> bool:
+    """Make `folder` this configuration's, or refuse it; whether it was free."""
     text = write_toml(config)
     path = folder / "config.toml"
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +69,16 @@ def claim(config: Config, folder: Path) -> None:
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
     else:
         durable.write(path, text)
+        return True
+    return False
+
+
+def give_back(folder: Path, kind: type[BaseException] | None, *_: object) -> None:
+    """Leave no claim where a mistake ended the run before anything was kept."""
+    path = folder / "config.toml"
+    empty = all(ours(p) or p == path for p in folder.iterdir())
+    if kind is not None and issubclass(kind, BadValue | BadKind) and empty:
+        path.unlink()
 
 
 def ours(path: Path) -> bool:
@@ -122,7 +133,8 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
         def load() -> Stored | None:
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(durable.lock(folder))
-            claim(experiment.config, folder)
+            if claim(experiment.config, folder):
+                held.push(partial(give_back, folder))
             return checkpoints.load()
 
         stored = told(load, packed, unpacked)
