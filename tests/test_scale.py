@@ -171,7 +171,7 @@ def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("kernel", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
     """The table of all variates is written over where it lies."""
 

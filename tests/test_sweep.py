@@ -216,7 +216,9 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("kind", SWEEPS)
+@pytest.mark.parametrize(
+    "kind", ["grid", pytest.param("search", marks=pytest.mark.slow)]
+)
 def test_a_stopped_sweep_ends_as_if_unbroken(tmp_path, kind):
     swept(tmp_path / "whole", **SWEEPS[kind])
     parts = tmp_path / "parts"
