@@ -12,8 +12,8 @@ import numpy as np
 from children import Failed
 
 import sagda
-from sagda.federated import processes
-from sagda.federated.desk import Desk
+from sagda.federation.flower import processes
+from sagda.federation.site.folder import Desk
 
 APP = Path(__file__).with_name("exchange_app")
 

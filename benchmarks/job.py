@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import sagda
-from sagda.engines.setup import Setup
 from sagda.keys import key_of, root_key
+from sagda.simulator.setup import Setup
 
 CLIENTS, ROWS, K, BATCH, SEED = 100, 100, 10, 10, 0
 CHECKS = 3  # rounds after which every contestant must be at the same place

@@ -23,13 +23,13 @@ from contest import Contestant, hold
 
 import sagda
 from sagda.check import BadValue
-from sagda.engines.lanes import Lanes
-from sagda.engines.layout import resolve
-from sagda.engines.rounds import is_split, programs
-from sagda.engines.setup import Setup
-from sagda.engines.simulate import draw_starts
 from sagda.keys import root_key
 from sagda.methods import stack
+from sagda.simulator.lanes import Lanes
+from sagda.simulator.layout import resolve
+from sagda.simulator.rounds import is_split, programs
+from sagda.simulator.setup import Setup
+from sagda.simulator.simulate import draw_starts
 
 CLIENTS, ROWS, BATCH, ROUNDS = 100, 100, 10, 2
 MODELS = {"mlp": sagda.MLP(784), "cnn": sagda.CNN(784)}

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda.core import Point
-from sagda.data.objective import Clients, Sampled, Xi
 from sagda.pytree import register
+from sagda.simulator.objective import Clients, Sampled, Xi
 
 DRAW, GATHER, GRADIENT = "draw", "gather", "gradient"
 

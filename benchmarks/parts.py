@@ -24,16 +24,16 @@ from jax.sharding import PartitionSpec
 from partial import DRAW, GATHER, GRADIENT, PartialClients, as_dict
 
 import sagda
-from sagda.engines.cohort import draw_members
-from sagda.engines.evaluate import Look
-from sagda.engines.lanes import Lanes
-from sagda.engines.layout import resolve
-from sagda.engines.recorder import Recorder
-from sagda.engines.rounds import Carry, is_split, programs
-from sagda.engines.setup import Setup, View
-from sagda.engines.simulate import draw_starts
 from sagda.keys import root_key
 from sagda.methods import stack
+from sagda.simulator.cohort import draw_members
+from sagda.simulator.evaluator import Look
+from sagda.simulator.lanes import Lanes
+from sagda.simulator.layout import resolve
+from sagda.simulator.recorder import Recorder
+from sagda.simulator.rounds import Carry, is_split, programs
+from sagda.simulator.setup import Setup, View
+from sagda.simulator.simulate import draw_starts
 
 BOUT = 0.3  # seconds
 MOST = 10**6  # rounds

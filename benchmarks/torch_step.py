@@ -19,9 +19,9 @@ from torch import nn
 
 import sagda
 from sagda.core import Turn
-from sagda.engines.eager import Rows
 from sagda.keys import root_key
-from sagda.pytorch import tensors
+from sagda.models.torch import tensors
+from sagda.simulator.torch.objective import Rows
 
 BATCH, STEPS, REPEATS, FEATURES = 64, 20, 9, 784
 WIDTHS = (16, 128, 512, 1024, 2048)

@@ -25,8 +25,8 @@ from deep_auc_runs import (
 )
 
 from sagda import durable
-from sagda.report import drawing, style, write_picture
-from sagda.reproduction.evidence import interval
+from sagda.paper.evidence import interval
+from sagda.report.run_page import drawing, style, write_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "deep_auc.json"

@@ -8,8 +8,8 @@ import pytest
 
 import sagda
 from sagda.data.federation import Federation, Table
-from sagda.engines import simulate as engine
 from sagda.models import OWN
+from sagda.simulator import simulate as engine
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 

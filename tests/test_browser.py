@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sagda import cli
-from sagda.reproduction import figures
-from sagda.reproduction.evidence import load
-from sagda.reproduction.page import Chart, blocks, write_html
+from sagda.commands import main as cli
+from sagda.paper import figure as figures
+from sagda.paper.evidence import load
+from sagda.paper.page import Chart, blocks, write_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [

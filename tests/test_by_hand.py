@@ -8,9 +8,9 @@ import pytest
 import sagda
 from conftest import run64
 from sagda.core import Phase, Turn
-from sagda.engines.cohort import cohort_of
-from sagda.engines.setup import Setup
 from sagda.keys import key_of, root_key
+from sagda.simulator.cohort import cohort_of
+from sagda.simulator.setup import Setup
 
 SEED, COHORT, K, BATCH = 7, 3, 3, 2
 ETA_X, ETA_Y, GAMMA_X, GAMMA_Y = 0.1, 0.2, 1.5, 0.5

@@ -13,12 +13,15 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sagda import ALGORITHMS, cli, folder, terminal
+from sagda import ALGORITHMS
 from sagda.check import BadKind, BadValue
-from sagda.commands import training
-from sagda.config import Config, build, read_toml, write_toml
+from sagda.commands import main as cli
+from sagda.commands import run as training
 from sagda.data import datasets
-from sagda.experiment import prepare, resolve
+from sagda.report import terminal
+from sagda.runs import folder
+from sagda.runs.config import Config, build, read_toml, write_toml
+from sagda.runs.experiment import prepare, resolve
 
 QUICK = [
     *("--problem", "quadratic", "--clients", "4", "--samples", "4"),
@@ -30,7 +33,7 @@ QUICK = [
 def quiet_place(tmp_path, monkeypatch):
     """Commands run in an empty folder and keep their programs with the tests'."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
 
 
 def sagda(*arguments, capsys) -> tuple[int, str, str]:
@@ -240,7 +243,7 @@ def test_data_and_list_describe(capsys):
 
 def test_help_does_not_import_jax():
     program = (
-        "import sys\nfrom sagda.cli import main\n"
+        "import sys\nfrom sagda.commands.main import main\n"
         "assert main(['--help']) == 0\nassert main(['run', '--help']) == 0\n"
         "assert main(['--version']) == 0\n"
         "sys.exit(any(m in sys.modules for m in ('jax', 'numpy', 'sklearn')))"

@@ -5,7 +5,7 @@ import pytest
 
 import sagda
 from sagda import Point, cost
-from sagda.history import History
+from sagda.simulator.history import History
 
 Z = Point({"w": np.zeros((3, 2), np.float32)}, np.zeros(4, np.float32))
 U = 4 * 10  # bytes of one point

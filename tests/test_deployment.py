@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sagda
-from sagda.federated.audit import read_audit
+from sagda.federation.server.audit import read_audit
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -195,7 +195,7 @@ def test_a_newcomer_follows_the_guide(machines, tmp_path):
 
 def test_the_units_start_what_the_guide_types():
     """The services' commands are the typed ones, and parse."""
-    from sagda.cli import app
+    from sagda.commands.main import app
 
     typed = {line for _, line in steps()}
     for unit in UNIT.findall(GUIDE.read_text(encoding="utf-8")):

@@ -85,7 +85,7 @@ def test_the_demo_compares_what_the_readme_shows():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_on_the_pages_are_understood(page, tmp_path, monkeypatch):
     """Parsed as typed; nothing runs."""
-    from sagda.cli import app
+    from sagda.commands.main import app
 
     text = page.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("sagda ")]

@@ -13,14 +13,16 @@ import time
 import pytest
 
 from sagda.check import BadValue
-from sagda.federated import identity, processes, proxy
+from sagda.federation.flower import nginx as proxy
+from sagda.federation.flower import processes
+from sagda.federation.trust import site_keys as identity
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 
-from sagda.federated.authority import Keys
-from sagda.federated.serve import Server
+from sagda.federation.flower.superlink import Server
+from sagda.federation.trust.authority import Keys
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
 if NGINX is None and os.environ.get("SAGDA_NEED_NGINX"):

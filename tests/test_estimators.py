@@ -16,10 +16,10 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import estimator_checks
 
 import sagda
-from sagda.calibration import calibrated
 from sagda.data.scaling import Moments, Scaling
 from sagda.estimators import FederatedAUCClassifier, FederatedDROClassifier
 from sagda.estimators.clients import bucket
+from sagda.scoring.calibration import calibrated
 
 BOTH = [FederatedAUCClassifier, FederatedDROClassifier]
 # Its data come from other array libraries, and SciPy must be told so before it starts.
@@ -185,7 +185,7 @@ def test_rates_are_found_and_lowered_where_they_do_not_last(cls, monkeypatch):
     model = cls(rounds=60, random_state=0).fit(X, y, client=site)
     assert model.score(X, y) > 0.95
     assert model.rates_["server_lr"] == 1.0
-    monkeypatch.setattr("sagda.estimators.classifier.local_rate", lambda *_, **__: 30.0)
+    monkeypatch.setattr("sagda.estimators.base.local_rate", lambda *_, **__: 30.0)
     tamed = cls(rounds=60, random_state=0).fit(X, y, client=site)
     assert 0 < tamed.rates_["local_lr"] < 30.0
 

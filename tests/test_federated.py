@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import sagda
 from conftest import flat, run64, uneven_table
 from sagda.data.federation import Federation
-from sagda.federated.coordinator import Coordinator, TooFew, first_book
-from sagda.federated.evaluate import evaluate
-from sagda.federated.letters import Letter
-from sagda.federated.plan import Plan, Specs
-from sagda.federated.site import Site
-from sagda.protocol.client import Cache
-from sagda.protocol.messages import Mismatch, Reply
-from sagda.protocol.wire import Part, Refused, Spec
+from sagda.federation.plan import Plan, Specs
+from sagda.federation.protocol.client import Cache
+from sagda.federation.protocol.letters import Letter
+from sagda.federation.protocol.messages import Mismatch, Reply
+from sagda.federation.protocol.wire import Part, Refused, Spec
+from sagda.federation.server.evaluation import evaluate
+from sagda.federation.server.rounds import Coordinator, TooFew, first_book
+from sagda.federation.site.site import Site
 
 NAMES = ["site-0", "site-1", "site-2", "site-3", "site-4"]
 

@@ -5,13 +5,13 @@ import socket
 
 import pytest
 
-from sagda import cli
 from sagda.check import BadValue
-from sagda.federated import processes
-from sagda.federated.desk import Desk, signed
-from sagda.federated.lead import claim
-from sagda.federated.letters import Census
-from sagda.federated.terms import Terms, checked, read_terms, write_terms
+from sagda.commands import main as cli
+from sagda.federation.flower import processes
+from sagda.federation.protocol.letters import Census
+from sagda.federation.server.results import claim
+from sagda.federation.site.folder import Desk, signed
+from sagda.federation.terms import Terms, checked, read_terms, write_terms
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 

@@ -11,25 +11,25 @@ from sklearn.metrics import roc_auc_score
 
 import sagda
 from conftest import flat, uneven_table
-from sagda import cli
 from sagda.algorithms import ALGORITHMS
-from sagda.calibration import calibrated
 from sagda.check import BadValue
-from sagda.config import Config
+from sagda.commands import main as cli
 from sagda.data.scaling import Scaling, scaled
-from sagda.experiment import method_of
-from sagda.federated import conductor as conducting
-from sagda.federated import lead as leading
-from sagda.federated import replay as replays
-from sagda.federated.conductor import NoClients, rows_of
-from sagda.federated.desk import LEAVING, MODEL, Desk
-from sagda.federated.files import Journal
-from sagda.federated.lead import lead
-from sagda.federated.letters import Census
+from sagda.federation.protocol.letters import Census
+from sagda.federation.protocol.wire import Refused
+from sagda.federation.server import federated_run as conducting
+from sagda.federation.server import results as leading
+from sagda.federation.server import verify as replays
+from sagda.federation.server.federated_run import NoClients, rows_of
+from sagda.federation.server.results import lead
+from sagda.federation.server.store import Journal
+from sagda.federation.site.folder import LEAVING, MODEL, Desk
 from sagda.models import model_of
-from sagda.protocol.wire import Refused
-from sagda.results import read_results
-from sagda.scorer import Scorer, scored
+from sagda.runs.config import Config
+from sagda.runs.experiment import method_of
+from sagda.runs.results import read_results
+from sagda.scoring.calibration import calibrated
+from sagda.scoring.scorer import Scorer, scored
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -40,7 +40,8 @@ from flwr.app.message import Message  # noqa: E402
 from flwr.proto.message_pb2 import ObjectTree  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from sagda.engines import flower, flower_again  # noqa: E402
+from sagda.federation.flower import apps as flower  # noqa: E402
+from sagda.federation.flower import retry as flower_again  # noqa: E402
 
 CLIENTS = 5
 
@@ -400,7 +401,7 @@ def test_a_superlink_whose_database_is_locked_is_asked_again(
 def test_a_node_sends_an_answer_again(monkeypatch):
     from flwr.supernode import start_client_internal as internal
 
-    from sagda.engines import flower_node
+    from sagda.federation.flower import node as flower_node
 
     # Put back afterwards, since the guard stays for as long as its process lives.
     for name in (flower_node.PULL, flower_node.PUSH):

@@ -7,11 +7,12 @@ import pytest
 from scipy import linalg
 
 import sagda
-from sagda import cli, gallery
+from sagda.commands import main as cli
 from sagda.data.federation import Federation, Table
-from sagda.judge import Judge, frechet
 from sagda.keys import key_of, root_key
-from sagda.results import read_results
+from sagda.problems.judge import Judge, frechet
+from sagda.report import pictures as gallery
+from sagda.runs.results import read_results
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def mnist_or_skip():
 
 @pytest.mark.slow
 def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
     out = tmp_path / "gan"
     words = [
         *("--problem", "gan", "--data", "digits", "--clients", "10", "--samples", "60"),

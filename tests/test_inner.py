@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from sagda.inner import maximise
+from sagda.problems.inner import maximise
 
 RNG = np.random.default_rng(0)
 ROOT = RNG.normal(size=(6, 6))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sagda.core import Phase
-from sagda.engines.cohort import answers, choose, cohort_of
 from sagda.keys import below, bits, key_of, root_key, threefry
+from sagda.simulator.cohort import answers, choose, cohort_of
 
 
 @pytest.mark.parametrize(

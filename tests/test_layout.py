@@ -9,9 +9,9 @@ import sagda
 from conftest import flat, uneven_table
 from sagda import ALGORITHMS
 from sagda.check import BadValue
-from sagda.engines import layout as layouts
-from sagda.engines.layout import parse, resolve
-from sagda.engines.setup import Setup
+from sagda.simulator import layout as layouts
+from sagda.simulator.layout import parse, resolve
+from sagda.simulator.setup import Setup
 
 LAYOUTS = [
     "mapped/1",

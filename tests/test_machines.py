@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda import cli
-from sagda import launch as launches
+from sagda.commands import launch as launches
+from sagda.commands import main as cli
 from sagda.core import Point
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "machines"
@@ -47,7 +47,7 @@ def started(*command) -> subprocess.Popen:
 
 
 def command(*arguments) -> subprocess.Popen:
-    return started("-m", "sagda.cli", *arguments)
+    return started("-m", "sagda.commands.main", *arguments)
 
 
 def by_hand(port: int, *arguments) -> list[subprocess.Popen]:
@@ -97,10 +97,10 @@ CASES = {
 PROGRAM = """
 import sys
 import jax, numpy as np
-from sagda import machines
+from sagda.simulator import processes as machines
 sys.path.insert(0, sys.argv[1])
 sys.path.insert(0, sys.argv[1] + "/../src")
-from sagda.devices import use_cores
+from sagda.simulator.devices import use_cores
 use_cores()
 machines.connect("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[3]), 60)
 jax.config.update("jax_compilation_cache_dir", sys.argv[5])
@@ -213,7 +213,7 @@ def test_asked_to_stop_all_processes_stop_and_keep_their_state(tmp_path):
 
 SLOW_DISK = """
 import time
-from sagda.checkpoint import Checkpoints
+from sagda.runs.checkpoint import Checkpoints
 save = Checkpoints.save
 def slowly(self, *run):
     time.sleep(12)
@@ -379,7 +379,7 @@ def test_asked_twice_nobody_is_waited_for(stub, monkeypatch):
 
 LEAVING = """
 import signal, socket, sys, time, types
-from sagda.link import Link
+from sagda.simulator.link import Link
 ours, theirs = socket.socketpair()
 link = Link(theirs, "")
 def shutdown():

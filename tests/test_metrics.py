@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 import sagda
 from conftest import run64
-from sagda.metrics import auc
+from sagda.problems.metrics import auc
 
 
 @given(

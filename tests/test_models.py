@@ -11,7 +11,7 @@ import sagda
 from conftest import flat, uneven_table
 from sagda import models
 from sagda.check import BadValue
-from sagda.cli import main
+from sagda.commands.main import main
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import sagda
 from conftest import run64, uneven_table
 from sagda import Ball, Box, MinMax, Point, Simplex
 from sagda.check import BadKind, BadValue
-from sagda.engines.checks import columns_of
-from sagda.engines.setup import Setup, View
-from sagda.inner import maximise, norm
 from sagda.keys import key_of, root_key
-from sagda.metrics import outer, stationarity
+from sagda.problems.inner import maximise, norm
+from sagda.problems.metrics import outer, stationarity
+from sagda.simulator.checks import columns_of
+from sagda.simulator.setup import Setup, View
 
 FEDERATION = uneven_table([6, 9, 5], features=3)
 A, B = FEDERATION.data.features, FEDERATION.data.label
@@ -355,10 +355,10 @@ def test_owners_travel_with_their_rows(options):
 
 def test_a_named_group_from_the_command_and_scores_afterwards(tmp_path, monkeypatch):
     """Also where features are standardised: the threshold goes along."""
-    from sagda import cli
-    from sagda.config import build
-    from sagda.experiment import prepare, resolve
-    from sagda.scorer import Scorer
+    from sagda.commands import main as cli
+    from sagda.runs.config import build
+    from sagda.runs.experiment import prepare, resolve
+    from sagda.scoring.scorer import Scorer
 
     monkeypatch.chdir(tmp_path)
     sex = np.where(RNG.random(60) < 0.9, "f", "m")

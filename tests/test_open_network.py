@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda.federated import identity, processes
-from sagda.federated.audit import read_audit
-from sagda.federated.status import read_status
+from sagda.federation.flower import processes
+from sagda.federation.server.audit import read_audit
+from sagda.federation.server.status import read_status
+from sagda.federation.trust import site_keys as identity
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
-from sagda.federated.authority import Keys
+from sagda.federation.trust.authority import Keys
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
 if NGINX is None and os.environ.get("SAGDA_NEED_NGINX"):
@@ -28,7 +29,7 @@ if NGINX is None and os.environ.get("SAGDA_NEED_NGINX"):
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="needs nginx: apt install nginx")
 pytestmark = [needs_nginx, pytest.mark.slow]
 
-SAGDA = [sys.executable, "-m", "sagda.cli"]
+SAGDA = [sys.executable, "-m", "sagda.commands.main"]
 SITES = ("site-0", "site-1", "liar")
 CONFIG = """algorithms = ["sagda-i"]
 rounds = 10000
@@ -46,7 +47,7 @@ LIAR = """
 import json, os, sys
 
 def begin():
-    from sagda.engines import flower
+    from sagda.federation.flower import apps as flower
     honest, home = flower.records, os.environ["LIAR_HOME"]
 
     def records(letter):
@@ -92,7 +93,7 @@ def begin():
 
     flower.records = records
     # Another run's answer: sealed with the right key, for what was asked.
-    from sagda.federated.desk import Desk
+    from sagda.federation.site.folder import Desk
     answered = Desk.answer
 
     def answer(self, letter):
@@ -356,7 +357,7 @@ def test_an_outsider_who_submits_an_app(federation):
     app.mkdir(parents=True)
     (app / "evil.py").write_text("server = client = print\n")
     text = (federation.folder / "run/server/flower/app/pyproject.toml").read_text()
-    text = text.replace("sagda.engines.flower:", "evil:")
+    text = text.replace("sagda.federation.flower.apps:", "evil:")
     (app / "pyproject.toml").write_text(text)
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "there"\n\n[superlink.there]\naddress = '

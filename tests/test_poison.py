@@ -8,14 +8,14 @@ import pytest
 
 import sagda
 from sagda.data.federation import Federation
-from sagda.federated import filters
-from sagda.federated.coordinator import Coordinator, first_book
-from sagda.federated.evaluate import evaluate
-from sagda.federated.files import total_of
-from sagda.federated.plan import Plan
-from sagda.federated.site import Site
-from sagda.protocol.client import Cache
-from sagda.protocol.messages import Reply
+from sagda.federation import filters
+from sagda.federation.plan import Plan
+from sagda.federation.protocol.client import Cache
+from sagda.federation.protocol.messages import Reply
+from sagda.federation.server.evaluation import evaluate
+from sagda.federation.server.rounds import Coordinator, first_book
+from sagda.federation.server.store import total_of
+from sagda.federation.site.site import Site
 
 SITES, LIARS = 10, ("site-3", "site-7")
 NAMES = [f"site-{i}" for i in range(SITES)]

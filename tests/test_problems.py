@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 import sagda
 from conftest import flat, uneven_table
 from sagda import Point
-from sagda.engines.setup import Setup, View
 from sagda.keys import root_key
-from sagda.metrics import mean_loss, outer
+from sagda.problems.metrics import mean_loss, outer
+from sagda.simulator.setup import Setup, View
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def unraveler(tree):
 
 def test_gradients_are_difference_quotients(case):
     """Every client's own objective, on all its rows and on a batch with repetition."""
-    from sagda.data.objective import Xi
+    from sagda.simulator.objective import Xi
 
     vector, back = unraveler(case.z)
     seed = jnp.zeros(2, jnp.uint32)

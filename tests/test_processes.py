@@ -14,18 +14,18 @@ import pytest
 import safetensors.numpy
 
 import sagda
-from sagda.config import Config
-from sagda.experiment import method_of
-from sagda.federated import processes
-from sagda.federated.demo import demo
-from sagda.federated.status import read_status
+from sagda.federation.flower import processes
+from sagda.federation.flower.demo import demo
+from sagda.federation.server.status import read_status
 from sagda.models import allow, model_of
-from sagda.results import read_results
+from sagda.runs.config import Config
+from sagda.runs.experiment import method_of
+from sagda.runs.results import read_results
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 pytestmark = pytest.mark.slow
 
-SAGDA = [sys.executable, "-m", "sagda.cli"]
+SAGDA = [sys.executable, "-m", "sagda.commands.main"]
 RATES = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 5, "batch_size": 20}
 
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from sagda.protocol.client import Cache, Client
-from sagda.protocol.messages import Mismatch, Refusal, Reply
-from sagda.protocol.server import Book, Member, Server
+from sagda.federation.protocol.client import Cache, Client
+from sagda.federation.protocol.messages import Mismatch, Refusal, Reply
+from sagda.federation.protocol.server import Book, Member, Server
 
 STEPS = 120
 NAMES = ("a", "b", "c", "d")

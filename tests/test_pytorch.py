@@ -10,13 +10,13 @@ import sagda
 from conftest import flat, uneven_table
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadKind, BadValue
-from sagda.engines.memories import unpacked
-from sagda.history import COUNTS
+from sagda.simulator.history import COUNTS
+from sagda.simulator.memories import unpacked
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
 nn = torch.nn
 
-from sagda import pytorch  # noqa: E402
+from sagda.models import torch as pytorch  # noqa: E402
 
 FEATURES, WIDTH = 6, 8
 TELLING = ("sagda-i",)  # the others go the same ways
@@ -158,7 +158,7 @@ def test_weights_go_back_into_the_module_and_into_safetensors(clients, tmp_path)
     assert torch.equal(module[0].bias, before["0.bias"])
     rows = torch.from_numpy(clients.data.features.astype(np.float32))
     scores = module(rows).detach().numpy()[:, 0]
-    area = sagda.metrics.auc(scores, clients.data.label)
+    area = sagda.problems.metrics.auc(scores, clients.data.label)
     assert area == run.history["auc_train"][1, -1]
     model.save(tmp_path / "net.safetensors")
     from safetensors.torch import load_file
@@ -267,7 +267,7 @@ class Far(nn.Linear):
 
 @pytest.mark.slow
 def test_stops_know_the_columns_of_a_pytorch_model(clients):
-    from sagda.engines.checks import columns_of
+    from sagda.simulator.checks import columns_of
 
     for kind in ("agnostic", "fair", "adversarial", "treated"):
         problem = made(kind, clients, sagda.Torch(nn.Linear(FEATURES, 1)))

@@ -6,12 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from sagda import cli
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.experiment import options_of, resolve
-from sagda.reproduction import claims, figures, tuning
-from sagda.reproduction.evidence import (
+from sagda.commands import main as cli
+from sagda.paper import claims, figures, tuning
+from sagda.paper.evidence import (
     Curve,
     Evidence,
     band,
@@ -21,7 +20,8 @@ from sagda.reproduction.evidence import (
     load,
     store,
 )
-from sagda.reproduction.page import three
+from sagda.paper.page import three
+from sagda.runs.experiment import options_of, resolve
 
 SIX = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda", "cd-ma", "cd-mage-plus"]
 
@@ -197,7 +197,7 @@ local_lr = 0.05
 @pytest.fixture(autouse=True)
 def keep_programs(monkeypatch):
     """With the tests' own, not with the user's."""
-    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def without_seconds(text) -> list[list[str]]:
 
 
 def test_without_mnist_the_rest_is_done(small, capsys, monkeypatch):
-    from sagda.reproduction import command
+    from sagda.paper import command
 
     def missing(name):
         raise BadValue("MNIST could not be downloaded; name it in SAGDA_DATA_DIR.")

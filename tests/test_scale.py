@@ -14,20 +14,21 @@ import pytest
 
 import sagda
 from conftest import flat, uneven_table
-from sagda import Federation, Table, traced
+from sagda import Federation, Table
+from sagda.algorithms import trace as traced
 from sagda.check import BadValue
-from sagda.engines.cohort import choose, cohort_of
-from sagda.engines.evaluate import Look, Seen, evaluate
-from sagda.engines.lanes import Lanes
-from sagda.engines.layout import Layout
-from sagda.engines.memories import packed, unpacked
-from sagda.engines.rounds import programs
-from sagda.engines.setup import Setup, View
-from sagda.engines.simulate import draw_starts
-from sagda.engines.stream import Stream
 from sagda.keys import key_of, root_key
 from sagda.methods import stack
 from sagda.models import row_by_row
+from sagda.simulator.cohort import choose, cohort_of
+from sagda.simulator.evaluator import Look, Seen, evaluate
+from sagda.simulator.lanes import Lanes
+from sagda.simulator.layout import Layout
+from sagda.simulator.memories import packed, unpacked
+from sagda.simulator.rounds import programs
+from sagda.simulator.setup import Setup, View
+from sagda.simulator.simulate import draw_starts
+from sagda.simulator.stream import Stream
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ misses = []
 monitoring.register_event_listener(
     lambda name, **_: misses.append(name) if name.endswith("cache_misses") else None
 )
-from sagda import cli
+from sagda.commands import main as cli
 code = cli.main(sys.argv[1:])
 print(json.dumps({"code": code, "misses": len(misses)}), file=sys.stderr)
 """

@@ -11,10 +11,10 @@ import pandas
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from sagda import cli
 from sagda.check import BadValue
-from sagda.evaluation import bootstrap, evaluate
-from sagda.scorer import Scorer
+from sagda.commands import main as cli
+from sagda.scoring.evaluation import bootstrap, evaluate
+from sagda.scoring.scorer import Scorer
 
 TRAIN = [
     *("--problem", "auc", "--data", "train.csv", "--label", "outcome"),
@@ -179,9 +179,9 @@ def test_a_prediction_needs_no_label(here, capsys):
 def test_calibration_looks_at_rows_of_all_clients_and_places(monkeypatch):
     """Clients' rows are often sorted by class: the first ones are no fair sample."""
     import sagda
-    from sagda import model_files
-    from sagda.config import Config
-    from sagda.experiment import Experiment
+    from sagda.runs import model_file as model_files
+    from sagda.runs.config import Config
+    from sagda.runs.experiment import Experiment
 
     rng = np.random.default_rng(0)
     label = np.tile(np.where(np.arange(10) == 9, 1.0, -1.0), 300)

@@ -14,9 +14,9 @@ import pytest
 import sagda
 from conftest import flat, run64, uneven_table
 from sagda import ALGORITHMS, Algorithm, Federation, Phase, Point, sagda_i
-from sagda.engines.layout import Layout
-from sagda.engines.memories import unpacked
-from sagda.engines.rounds import programs
+from sagda.simulator.layout import Layout
+from sagda.simulator.memories import unpacked
+from sagda.simulator.rounds import programs
 
 START = Point(np.ones(3), np.ones(2))
 
@@ -305,7 +305,7 @@ def test_saved_arrays_resume_as_the_run_does(quadratic):
 @pytest.mark.slow
 def test_the_mean_of_memories_is_made_fresh_now_and_then(quadratic, monkeypatch):
     """Rounding drift in the running mean is wiped out by the next fresh mean."""
-    from sagda.engines import rounds
+    from sagda.simulator import rounds
 
     monkeypatch.setattr(rounds, "REFRESH", 4)
     jax.clear_caches()

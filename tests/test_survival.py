@@ -18,8 +18,8 @@ import safetensors.numpy
 import sagda
 from sagda import durable
 from sagda.check import BadValue
-from sagda.checkpoint import SCHEMA, Stored
-from sagda.folder import packed, unpacked
+from sagda.runs.checkpoint import SCHEMA, Stored
+from sagda.runs.folder import packed, unpacked
 
 JOB = [
     *(
@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 
 
 def start(home: Path, *arguments, **options) -> subprocess.Popen:
-    command = [sys.executable, "-m", "sagda.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "sagda.commands.main", *map(str, arguments)]
     environment = os.environ | {"XDG_CACHE_HOME": str(home), "HOME": str(home)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment, **pipes | options)
@@ -135,11 +135,11 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from sagda import durable
-from sagda.checkpoint import Checkpoints
-from sagda.engines.recorder import Ledger
-from sagda.engines.rounds import Carry, Tally
-from sagda.engines.run import Run
-from sagda.history import History
+from sagda.runs.checkpoint import Checkpoints
+from sagda.simulator.recorder import Ledger
+from sagda.simulator.rounds import Carry, Tally
+from sagda.simulator.run import Run
+from sagda.simulator.history import History
 
 def run_at(t):
     counts = np.full((1, 1), t)
@@ -271,7 +271,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_checkpoints_are_refused_by_name(stopped, tmp_path, name, capsys):
-    from sagda import cli
+    from sagda.commands import main as cli
 
     pattern, damage, message = DAMAGES[name]
     folder = tmp_path / "r"
@@ -287,7 +287,7 @@ def test_damaged_checkpoints_are_refused_by_name(stopped, tmp_path, name, capsys
 
 @pytest.mark.slow
 def test_another_environment_is_told(stopped, tmp_path, capsys):
-    from sagda import cli
+    from sagda.commands import main as cli
 
     folder = tmp_path / "r"
     shutil.copytree(stopped, folder)
@@ -303,7 +303,7 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_checkpoint_of_an_older_version_goes_on(stopped, unbroken, tmp_path, capsys):
     """Its arrays do not tell the run's setting."""
-    from sagda import cli
+    from sagda.commands import main as cli
 
     folder = tmp_path / "r"
     shutil.copytree(stopped, folder)
@@ -362,7 +362,7 @@ def test_rates_that_are_functions_are_resumed_from_a_file(quadratic):
 
 @pytest.mark.slow
 def test_a_second_writer_is_refused(home, tmp_path, capsys):
-    from sagda import cli
+    from sagda.commands import main as cli
 
     folder = tmp_path / "r"
     folder.mkdir()

@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda import cli, grid
 from sagda.check import BadValue
-from sagda.config import Config
-from sagda.engines.run import Progress, Run
-from sagda.engines.simulate import run_side_by_side
-from sagda.experiment import prepare, resolve
-from sagda.folder import Stopped, Watch, execute
-from sagda.history import History
-from sagda.results import judged_by
-from sagda.terminal import Display
+from sagda.commands import main as cli
+from sagda.report.terminal import Display
+from sagda.runs import grid
+from sagda.runs.config import Config
+from sagda.runs.experiment import prepare, resolve
+from sagda.runs.folder import Stopped, Watch, execute
+from sagda.runs.results import judged_by
+from sagda.simulator.history import History
+from sagda.simulator.run import Progress, Run
+from sagda.simulator.simulate import run_side_by_side
 
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
     return tmp_path
 
 

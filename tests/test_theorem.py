@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sagda import cli
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
+from sagda.commands import main as cli
+from sagda.paper import slopes, speedup
+from sagda.paper.page import Grid, Heading
+from sagda.paper.theorem import distant, sampled, tried
 from sagda.problems.quadratic import Quadratic
-from sagda.reproduction import slopes, speedup
-from sagda.reproduction.page import Grid, Heading
-from sagda.reproduction.theorem import distant, sampled, tried
+from sagda.report.theory_charts import curves
 from sagda.theory import Constants, Setting, Steps, bound, rates, samples
-from sagda.theory.picture import curves
 from sagda.theory.practice import practice
 
 LATER = pytest.mark.slow
@@ -285,7 +285,7 @@ def test_curves_on_a_terminal_as_json_and_drawn(tmp_path, capsys):
 
 
 def test_table_1_with_local_steps():
-    from sagda.theory.table import counted
+    from sagda.theory.table1 import counted
 
     rows = {own.row.method: own for own in counted(10, 0.1, 4)}
     assert rows["SAGDA"].best_local_steps == pytest.approx(10)
@@ -329,8 +329,8 @@ def test_rates_that_diverge_are_named():
     found = tried_out(2.0, x_local=50.0, y_local=50.0)
     assert found.given.error == math.inf
     assert math.isfinite(found.best.error)
+    from sagda.report.terminal_theory import practical
     from sagda.theory.advice import practised
-    from sagda.theory.show import practical
 
     assert "given rates diverged" in practical(found)
     assert practised(found)["given"]["grad_phi_sq"] is None

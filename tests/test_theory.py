@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda import cli
 from sagda.check import BadValue
+from sagda.commands import main as cli
 from sagda.problems.quadratic import Quadratic
 from sagda.theory import (
     Constants,

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda import EarlyStop, History, MLflow, TensorBoard, cli, sagda_i
+from sagda import EarlyStop, History, MLflow, TensorBoard, sagda_i
 from sagda.check import BadKind, BadValue
-from sagda.commands import training
-from sagda.config import Config, write_toml
-from sagda.engines import loop
-from sagda.engines.checks import columns_of
-from sagda.federated.terms import checked
-from sagda.history import COUNTS
-from sagda.trackers import base, into_mlflow
+from sagda.commands import main as cli
+from sagda.commands import run as training
+from sagda.federation.terms import checked
+from sagda.runs.config import Config, write_toml
+from sagda.simulator import loop
+from sagda.simulator.checks import columns_of
+from sagda.simulator.history import COUNTS
+from sagda.trackers import base
+from sagda.trackers import mlflow as into_mlflow
 from test_simulate import same_bits
 
 METHOD = sagda_i(local_lr=(0.02, 0.05), local_steps=2)
@@ -33,7 +35,7 @@ QUICK = [
 def quiet_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("sagda.commands.base.start_jax", lambda: None)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
 
 
 @pytest.fixture

@@ -10,21 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from sagda import cli, durable
+from sagda import durable
 from sagda.check import BadValue
-from sagda.federated import identity
-from sagda.federated import replay as replays
-from sagda.federated.audit import read_audit
-from sagda.federated.lead import lead
-from sagda.federated.letters import Letter, mark_of
-from sagda.federated.terms import checked
-from sagda.protocol.wire import Part, Refused
+from sagda.commands import main as cli
+from sagda.federation.protocol.letters import Letter, mark_of
+from sagda.federation.protocol.wire import Part, Refused
+from sagda.federation.server import verify as replays
+from sagda.federation.server.audit import read_audit
+from sagda.federation.server.results import lead
+from sagda.federation.terms import checked
+from sagda.federation.trust import site_keys as identity
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
 import test_flower as in_process
-from sagda.engines import flower
-from sagda.federated.authority import Keys
+from sagda.federation.flower import apps as flower
+from sagda.federation.trust.authority import Keys
 
 clients, shared_programs = in_process.clients, in_process.shared_programs
 CLIENTS = in_process.CLIENTS
@@ -215,7 +216,7 @@ def test_a_message_is_weighed_before_it_is_put_together(monkeypatch):
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
     from flwr.superlink.grid import http_grid
 
-    from sagda.engines import flower_post
+    from sagda.federation.flower import guards as flower_post
 
     monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
     array = Array("<f4", (4,), "sagda", b"\0" * 16)
@@ -302,15 +303,15 @@ def test_a_site_answers_nobody_who_would_use_it_alone(clients, tmp_path):
 def test_only_an_app_without_code_may_run(tmp_path):
     from flwr.cli.build import build_fab_from_disk
 
-    from sagda.engines import flower_node
-    from sagda.federated.app import APP
+    from sagda.federation.flower import node as flower_node
+    from sagda.federation.flower.app_config import APP
 
     (tmp_path / "pyproject.toml").write_text(APP)
     assert flower_node.is_ours(build_fab_from_disk(tmp_path))
     (tmp_path / "sagda.py").write_text("print('mine')\n")
     assert not flower_node.is_ours(build_fab_from_disk(tmp_path))
     (tmp_path / "sagda.py").unlink()
-    other = APP.replace("sagda.engines.flower:client", "evil:client")
+    other = APP.replace("sagda.federation.flower.apps:client", "evil:client")
     (tmp_path / "pyproject.toml").write_text(other)
     assert not flower_node.is_ours(build_fab_from_disk(tmp_path))
     assert not flower_node.is_ours(b"not an archive")

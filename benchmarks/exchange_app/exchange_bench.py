@@ -24,7 +24,7 @@ def echo(message: Message, context: Context) -> Message:
 
 
 def ours(message: Message, context: Context) -> Message:
-    from sagda.engines.flower import handle
+    from sagda.federation.flower.apps import handle
 
     return handle(message, context)
 
@@ -36,12 +36,12 @@ client.query("hello")(ours)
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     from sagda import durable
-    from sagda.config import Config
-    from sagda.engines.flower import GridSites
-    from sagda.federated.coordinator import Coordinator, first_book
-    from sagda.federated.files import Journal, parts_of
-    from sagda.federated.plan import Specs, on_host
-    from sagda.federated.terms import Terms
+    from sagda.federation.flower.apps import GridSites
+    from sagda.federation.plan import Specs, on_host
+    from sagda.federation.server.rounds import Coordinator, first_book
+    from sagda.federation.server.store import Journal, parts_of
+    from sagda.federation.terms import Terms
+    from sagda.runs.config import Config
 
     folder = Path(os.environ["BENCH_FOLDER"])
     wanted = int(os.environ["BENCH_EXCHANGES"])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sagda.algorithms.cd_ma import cd_ma as cd_ma
     from sagda.algorithms.cd_mage import cd_mage as cd_mage
     from sagda.algorithms.cd_mage import cd_mage_plus as cd_mage_plus
+    from sagda.algorithms.costs import cost as cost
     from sagda.algorithms.local_sgda import local_sgda as local_sgda
     from sagda.algorithms.local_sgda import local_sgda_plus as local_sgda_plus
     from sagda.algorithms.momentum_local_sgda import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from sagda.core import descend_ascend as descend_ascend
     from sagda.core import loop as loop
     from sagda.core import zeros_like as zeros_like
-    from sagda.costs import cost as cost
     from sagda.data.datasets import DATASETS as DATASETS
     from sagda.data.datasets import Dataset as Dataset
     from sagda.data.datasets import balanced as balanced
@@ -41,19 +41,8 @@ if TYPE_CHECKING:
     from sagda.data.federation import Table as Table
     from sagda.data.partition import PARTITIONS as PARTITIONS
     from sagda.data.partition import partition as partition
-    from sagda.devices import use_cores as use_cores
-    from sagda.engines.run import Progress as Progress
-    from sagda.engines.run import Run as Run
-    from sagda.engines.simulate import DivergenceWarning as DivergenceWarning
-    from sagda.engines.simulate import UnsolvedWarning as UnsolvedWarning
-    from sagda.engines.simulate import simulate as simulate
-    from sagda.engines.sweep import sweep as sweep
     from sagda.estimators.auc import FederatedAUCClassifier as FederatedAUCClassifier
     from sagda.estimators.dro import FederatedDROClassifier as FederatedDROClassifier
-    from sagda.functions import entries as entries
-    from sagda.functions import sigmoid as sigmoid
-    from sagda.functions import softplus as softplus
-    from sagda.history import History as History
     from sagda.methods import Method as Method
     from sagda.methods import method as method
     from sagda.models import CNN as CNN
@@ -61,6 +50,7 @@ if TYPE_CHECKING:
     from sagda.models import Equinox as Equinox
     from sagda.models import Generator as Generator
     from sagda.models import Linear as Linear
+    from sagda.models.torch import Torch as Torch
     from sagda.problems import PROBLEMS as PROBLEMS
     from sagda.problems.adversarial import Adversarial as Adversarial
     from sagda.problems.agnostic import Agnostic as Agnostic
@@ -69,15 +59,25 @@ if TYPE_CHECKING:
     from sagda.problems.dro import DRO as DRO
     from sagda.problems.fair import Fair as Fair
     from sagda.problems.gan import GAN as GAN
+    from sagda.problems.losses import entries as entries
+    from sagda.problems.losses import sigmoid as sigmoid
+    from sagda.problems.losses import softplus as softplus
     from sagda.problems.minmax import MinMax as MinMax
     from sagda.problems.quadratic import Quadratic as Quadratic
+    from sagda.problems.sets import Ball as Ball
+    from sagda.problems.sets import Box as Box
+    from sagda.problems.sets import ConvexSet as ConvexSet
+    from sagda.problems.sets import Simplex as Simplex
     from sagda.problems.treated import Treated as Treated
-    from sagda.pytorch import Torch as Torch
-    from sagda.scorer import Scorer as Scorer
-    from sagda.sets import Ball as Ball
-    from sagda.sets import Box as Box
-    from sagda.sets import ConvexSet as ConvexSet
-    from sagda.sets import Simplex as Simplex
+    from sagda.scoring.scorer import Scorer as Scorer
+    from sagda.simulator.devices import use_cores as use_cores
+    from sagda.simulator.history import History as History
+    from sagda.simulator.run import Progress as Progress
+    from sagda.simulator.run import Run as Run
+    from sagda.simulator.simulate import DivergenceWarning as DivergenceWarning
+    from sagda.simulator.simulate import UnsolvedWarning as UnsolvedWarning
+    from sagda.simulator.simulate import simulate as simulate
+    from sagda.simulator.sweep import sweep as sweep
     from sagda.trackers import EarlyStop as EarlyStop
     from sagda.trackers import MLflow as MLflow
     from sagda.trackers import TensorBoard as TensorBoard
@@ -94,18 +94,18 @@ _HOME = {
     "sagda.algorithms.sagda": "sagda_i sagda_ii fsgda",
     "sagda.core": "Algorithm Objective Phase Point Rates Turn descend_ascend loop "
     "zeros_like",
-    "sagda.costs": "cost",
+    "sagda.algorithms.costs": "cost",
     "sagda.data.datasets": "DATASETS Dataset balanced binary from_frame load",
     "sagda.data.federation": "Federation Table",
     "sagda.data.partition": "PARTITIONS partition",
-    "sagda.devices": "use_cores",
-    "sagda.engines.run": "Progress Run",
-    "sagda.engines.simulate": "DivergenceWarning UnsolvedWarning simulate",
-    "sagda.engines.sweep": "sweep",
+    "sagda.simulator.devices": "use_cores",
+    "sagda.simulator.run": "Progress Run",
+    "sagda.simulator.simulate": "DivergenceWarning UnsolvedWarning simulate",
+    "sagda.simulator.sweep": "sweep",
     "sagda.estimators.auc": "FederatedAUCClassifier",
     "sagda.estimators.dro": "FederatedDROClassifier",
-    "sagda.functions": "entries sigmoid softplus",
-    "sagda.history": "History",
+    "sagda.problems.losses": "entries sigmoid softplus",
+    "sagda.simulator.history": "History",
     "sagda.methods": "Method method",
     "sagda.models": "CNN Equinox Generator Linear MLP",
     "sagda.problems": "PROBLEMS",
@@ -119,10 +119,10 @@ _HOME = {
     "sagda.problems.minmax": "MinMax",
     "sagda.problems.quadratic": "Quadratic",
     "sagda.problems.treated": "Treated",
-    "sagda.pytorch": "Torch",
-    "sagda.scorer": "Scorer",
+    "sagda.models.torch": "Torch",
+    "sagda.scoring.scorer": "Scorer",
     "sagda.trackers": "EarlyStop MLflow TensorBoard",
-    "sagda.sets": "Ball Box ConvexSet Simplex",
+    "sagda.problems.sets": "Ball Box ConvexSet Simplex",
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names.split()}
 # What needs an extra is not there for `import *`.

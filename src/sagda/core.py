@@ -75,7 +75,7 @@ class Rates:
 def zeros_like(z: PyTree) -> Any:
     """A tree of zeros, shaped as `z`."""
     if is_eager(z):
-        from sagda.pytorch import Zero
+        from sagda.models.torch import Zero
 
         return jax.tree.map(Zero, z)
     return jax.tree.map(jnp.zeros_like, z)

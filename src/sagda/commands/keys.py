@@ -9,7 +9,7 @@ from cyclopts import App
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.commands.base import Json, app, said
+from sagda.commands.app import Json, app, said
 
 keys = App(name="keys", help="Keys and certificates of a federation.")
 app.command(keys)
@@ -24,7 +24,7 @@ KEYS, YEAR = Path("keys"), 365
 
 
 def need_cryptography() -> None:
-    from sagda.federated.processes import need_flower
+    from sagda.federation.flower.processes import need_flower
 
     need_flower()
 
@@ -58,8 +58,8 @@ def init(
 
     Example: `sagda keys init --host fl.example.org`
     """
-    from sagda.federated.authority import Keys, alternative
-    from sagda.federated.identity import check_name, make_site
+    from sagda.federation.trust.authority import Keys, alternative
+    from sagda.federation.trust.site_keys import check_name, make_site
 
     days, hosts = checked(days), host or []
     for name in hosts:
@@ -91,7 +91,7 @@ def site(
     Example: `sagda keys site hospital-a`
     """
     days = checked(days)
-    from sagda.federated.identity import Entry, make_site
+    from sagda.federation.trust.site_keys import Entry, make_site
 
     secret, public = make_site(folder, name, days)
     entry = Entry.read(public)
@@ -119,7 +119,7 @@ def admit(
     Example: `sagda keys admit hospital-a.pub`
     """
     need_cryptography()
-    from sagda.federated.authority import Keys
+    from sagda.federation.trust.authority import Keys
 
     entry = existing(Keys(at)).admit(public, replace)
     text = f"{entry.name} may take part until {entry.expires}: {entry.fingerprint}"
@@ -139,7 +139,7 @@ def remove(
     Example: `sagda keys remove hospital-a`
     """
     need_cryptography()
-    from sagda.federated.authority import Keys
+    from sagda.federation.trust.authority import Keys
 
     existing(Keys(at)).remove(name)
     return report(json, f"{name} may take part no more.", name=name)
@@ -158,7 +158,7 @@ def renew(
     Example: `sagda keys renew`
     """
     days = checked(days)
-    from sagda.federated.authority import Keys
+    from sagda.federation.trust.authority import Keys
 
     held = existing(Keys(at))
     held.renew(host, days)
@@ -177,8 +177,8 @@ def show(
     Example: `sagda keys show`
     """
     need_cryptography()
-    from sagda.federated.authority import Keys
-    from sagda.federated.identity import Register
+    from sagda.federation.trust.authority import Keys
+    from sagda.federation.trust.site_keys import Register
 
     held = existing(Keys(at))
     left = (held.expires - datetime.datetime.now(datetime.UTC)).days

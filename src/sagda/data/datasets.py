@@ -12,11 +12,11 @@ import numpy as np
 
 from sagda import check
 from sagda.check import BadKind, BadValue
-from sagda.data.columns import Encoding
+from sagda.data.array_files import read_encoded
+from sagda.data.encoding import Encoding
 from sagda.data.federation import Table
-from sagda.data.files import read_encoded
 from sagda.data.mnist import read_mnist
-from sagda.data.sources import read_frame, table_from
+from sagda.data.readers import read_frame, table_from
 from sagda.keys import generator
 
 
@@ -145,7 +145,7 @@ def load_file(
     features: int | None = None,
     categorical: Sequence[str] = (),
 ) -> Dataset:
-    """A file of one's own, by its ending (`sagda.data.files`).
+    """A file of one's own, by its ending (`sagda.data.array_files`).
 
     Args:
         path: the file, or a folder with one for every client.

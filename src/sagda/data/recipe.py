@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.data.columns import Encoding
+from sagda.data.array_files import read_encoded
+from sagda.data.encoding import Encoding
 from sagda.data.federation import Table
-from sagda.data.files import read_encoded
+from sagda.data.readers import read_frame, table_from
 from sagda.data.scaling import Scaling, scaled
-from sagda.data.sources import read_frame, table_from
 
 
 class Recipe(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from sagda.data.federation import Federation
-from sagda.estimators.classifier import FederatedClassifier
+from sagda.estimators.base import FederatedClassifier
 from sagda.problems.dro import DRO
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from sagda.check import BadValue
 from sagda.data.federation import Federation
-from sagda.engines.sweep import sweep
 from sagda.methods import Method
 from sagda.problems.base import Problem
+from sagda.simulator.sweep import sweep
 
 FIRST, FACTOR, WIDE = 1e-3, 3.0, 7  # 0.001 to 0.7
 TURNS = 3  # how often the values may move after a best one at their edge

@@ -10,11 +10,11 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import softplus
 from sagda.keys import Key
 from sagda.models import Linear
 from sagda.problems.logistic import Logistic, scorer_for
-from sagda.sets import Ball, ConvexSet
+from sagda.problems.losses import softplus
+from sagda.problems.sets import Ball, ConvexSet
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import summed
 from sagda.keys import Key
 from sagda.problems.logistic import Logistic, scorer_for
-from sagda.sets import ConvexSet, Simplex
+from sagda.problems.losses import summed
+from sagda.problems.sets import ConvexSet, Simplex
 
 
 @dataclass(frozen=True)

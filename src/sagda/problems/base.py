@@ -11,8 +11,8 @@ from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation
 from sagda.keys import Key, root_key
+from sagda.problems.sets import ConvexSet
 from sagda.pytree import register
-from sagda.sets import ConvexSet
 
 
 def shape_of(problem: "Problem") -> Point:

@@ -10,9 +10,9 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import entries, softplus, summed
 from sagda.keys import Key
 from sagda.problems.base import Problem
+from sagda.problems.losses import entries, softplus, summed
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import sigmoid
 from sagda.keys import Key
 from sagda.problems.logistic import Logistic, scorer_for
-from sagda.sets import Box, ConvexSet
+from sagda.problems.losses import sigmoid
+from sagda.problems.sets import Box, ConvexSet
 
 CRITERIA = ("parity", "opportunity")
 

@@ -11,12 +11,12 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, Table
-from sagda.functions import softplus
-from sagda.inner import norm_sq
-from sagda.judge import Judge, frechet
 from sagda.keys import Key, key_of, root_key
 from sagda.models import MLP, Generator, Model
 from sagda.problems.base import Problem
+from sagda.problems.inner import norm_sq
+from sagda.problems.judge import Judge, frechet
+from sagda.problems.losses import softplus
 
 PICTURES = 50
 SHOWN = 2000  # generated rows that an evaluation looks at

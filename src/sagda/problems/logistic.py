@@ -7,9 +7,9 @@ import jax
 
 from sagda.core import PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.functions import softplus
 from sagda.models import Model, as_model
 from sagda.problems.base import Problem
+from sagda.problems.losses import softplus
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sagda.check import BadKind
 from sagda.core import Point, PyTree
 from sagda.keys import Key, key_of, root_key
 from sagda.problems.base import Problem
-from sagda.sets import ConvexSet, check_set
+from sagda.problems.sets import ConvexSet, check_set
 
 
 @dataclass(frozen=True, init=False)

@@ -8,10 +8,10 @@ import jax
 from sagda import check
 from sagda.core import Point, PyTree, where
 from sagda.data.federation import Federation
-from sagda.inner import norm_sq
 from sagda.keys import Key
 from sagda.problems.base import Problem
-from sagda.sets import ConvexSet
+from sagda.problems.inner import norm_sq
+from sagda.problems.sets import ConvexSet
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from sagda.theory.bounds import Bound, bound, caveats, rounds_to, samples
 from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
 from sagda.theory.constants import Estimate, Estimates, estimate
 from sagda.theory.practice import Practice, practice
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.theory.setting import Constants, Setting, Steps
 
 __all__ = [
     "CONDITIONS",

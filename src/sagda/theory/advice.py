@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from sagda.check import BadValue
-from sagda.experiment import Experiment
+from sagda.runs.experiment import Experiment
 from sagda.theory import rates
 from sagda.theory.bounds import Bound, bound, caveats, samples
 from sagda.theory.conditions import (
@@ -15,7 +15,7 @@ from sagda.theory.conditions import (
 )
 from sagda.theory.constants import SYMBOLS, Estimates
 from sagda.theory.practice import Practice, Tried
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.theory.setting import Constants, Setting, Steps
 
 
 class Standing(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sagda import check
 from sagda.check import BadValue
 from sagda.theory.conditions import Reading, a2_option_1, a3_fsgda, a4_fsgda
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.theory.setting import Constants, Setting, Steps
 
 
 class Bound(NamedTuple):

@@ -7,7 +7,7 @@ theorem stands, and "proof", as its proof supports it where the two differ.
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.theory.setting import Constants, Setting, Steps
 
 Reading = Literal["printed", "proof"]
 READINGS: tuple[Reading, ...] = ("printed", "proof")

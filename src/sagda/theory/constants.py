@@ -18,13 +18,13 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation
-from sagda.engines.setup import Setup, View
-from sagda.engines.simulate import draw_starts
-from sagda.inner import norm_sq
 from sagda.keys import key_of, root_key
-from sagda.metrics import mean_loss, outer
 from sagda.problems.base import Problem
-from sagda.theory.terms import Constants
+from sagda.problems.inner import norm_sq
+from sagda.problems.metrics import mean_loss, outer
+from sagda.simulator.setup import Setup, View
+from sagda.simulator.simulate import draw_starts
+from sagda.theory.setting import Constants
 
 DENSE = 400  # numbers in z up to which whole Hessians are made
 POWER = 200  # steps of the power iteration beyond

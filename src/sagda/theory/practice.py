@@ -10,11 +10,11 @@ import numpy as np
 
 from sagda.core import Rates
 from sagda.data.federation import Federation
-from sagda.engines.run import Run
-from sagda.engines.sweep import sweep
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.simulator.run import Run
+from sagda.simulator.sweep import sweep
+from sagda.theory.setting import Constants, Setting, Steps
 
 FACTOR = 4.0  # from one value of a grid to the next
 WIDE = 5  # values of each of the two

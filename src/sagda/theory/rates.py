@@ -16,7 +16,7 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.theory.bounds import Bound, bound
 from sagda.theory.conditions import CONDITIONS, Reading, judged
-from sagda.theory.terms import Constants, Setting, Steps
+from sagda.theory.setting import Constants, Setting, Steps
 
 TINY = 1e-60  # rates below this are none
 EDGE = 1e-9  # relative room that is left, so that rounding does not cross an edge

@@ -7,5 +7,5 @@ a context manager, too, is entered before the first round and left after the las
 
 from sagda.trackers.base import Tracker as Tracker
 from sagda.trackers.early_stop import EarlyStop as EarlyStop
-from sagda.trackers.into_mlflow import MLflow as MLflow
-from sagda.trackers.into_tensorboard import TensorBoard as TensorBoard
+from sagda.trackers.mlflow import MLflow as MLflow
+from sagda.trackers.tensorboard import TensorBoard as TensorBoard

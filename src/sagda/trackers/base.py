@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from sagda import check
 from sagda.check import BadValue
 from sagda.core import Rates
-from sagda.engines.run import Progress
-from sagda.history import History
-from sagda.machines import is_first
 from sagda.methods import Method
+from sagda.simulator.history import History
+from sagda.simulator.processes import is_first
+from sagda.simulator.run import Progress
 
 SECONDS = 1.0  # between writes: rounds can be faster than any store
 PACKAGES = {

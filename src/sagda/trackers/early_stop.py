@@ -6,8 +6,8 @@ import numpy as np
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.engines.run import Progress
-from sagda.history import COUNTS, History
+from sagda.simulator.history import COUNTS, History
+from sagda.simulator.run import Progress
 
 GOALS = ("auto", "min", "max")
 

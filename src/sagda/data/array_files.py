@@ -1,0 +1,225 @@
+"""Readers for files of one's own; a mistake in a file is named with its line.
+
+| ending                                | format |
+|---------------------------------------|--------|
+| `.csv`, `.parquet`                    | named columns of numbers and categories; any may be the label or the client |
+| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
+| a folder of those                     | one file, or one folder of files, for every client, which has its name |
+| a folder of columns                   | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
+| `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
+
+LIBSVM files may be packed (`.bz2`, `.gz`).
+"""  # noqa: E501 - the table reads better unbroken
+
+import bz2
+import gzip
+import io
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.data.encoding import LARGEST, Encoding, check_missing
+from sagda.data.federation import Table, first_not_finite
+from sagda.data.readers import CLIENT, is_clients, read_source, table_from
+
+LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
+
+
+def read_encoded(
+    path: Path,
+    label: str | None,
+    client: str | None,
+    *,
+    features: int | None = None,
+    categorical: tuple[str, ...] = (),
+    encoding: Encoding | None = None,
+    numeric: bool = False,
+    unused: str | None = None,
+) -> tuple[Table, Encoding | None]:
+    """The table, and where columns have names, how its features were made of them.
+
+    Args:
+        path: the file or folder.
+        label: the column of labels; None where a prediction needs none.
+        client: the column of clients, if any.
+        features: d, for a LIBSVM file that may lack the last features.
+        categorical: columns of numbers that are categories.
+        encoding: makes the features as for an earlier table.
+        numeric: whether columns of texts are refused, as where sites that do not see
+            each other's rows cannot agree on the values of a category.
+        unused: a column that is no feature, if it is there.
+    """
+    if not path.exists():
+        raise BadValue(f"data file {path} does not exist.")
+    packed = path.suffix.lower() in (".bz2", ".gz")
+    suffix = (path.with_suffix("").suffix if packed else path.suffix).lower()
+    if is_clients(path) or (suffix in (".csv", ".parquet") and not packed):
+        if is_clients(path):
+            client = client or CLIENT
+        own = {"categorical": categorical, "encoding": encoding, "numeric": numeric}
+        source = read_source(path)
+        return table_from(source, label, client, **own, unused=unused)
+    if categorical or encoding:
+        raise BadValue(
+            f"{path} must be a CSV or Parquet file, whose columns have names."
+        )
+    if path.is_dir():
+        return read_folder(path, label, client), None
+    if suffix == ".npz" and not packed:
+        return read_npz(path, label, client), None
+    if suffix in LIBSVM:
+        return read_libsvm(path, client, features), None
+    raise BadValue(
+        f"data file {path} must end in .csv, .parquet, .npz or .libsvm (or .svm, "
+        ".svmlight, .t, packed or not) to show its format."
+    )
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise BadValue(f"{where} must be a number, found {cell!r}.") from None
+    if not abs(value) <= LARGEST:
+        raise BadValue(f"{where} must be finite in single precision, found {cell!r}.")
+    return value
+
+
+def read_npz(path: Path, label: str | None, client: str | None) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            columns = {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise BadValue(f"{path} is not an NPZ file of plain arrays: {error}.") from None
+    return table_of(path, columns, label, client)
+
+
+def read_folder(path: Path, label: str | None, client: str | None) -> Table:
+    """Columns that are mapped, not read: single precision is taken as it is."""
+    columns = {}
+    for name in filter(None, ("features", label, client)):
+        file = path / f"{name}.npy"
+        if not file.is_file():
+            raise BadValue(f"data folder {path} must hold {file.name}, it does not.")
+        try:
+            columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise BadValue(
+                f"{file} is not a file of one plain array: {error}."
+            ) from None
+    return table_of(path, columns, label, client)
+
+
+def table_of(
+    path: Path, columns: dict[str, np.ndarray], label: str | None, client: str | None
+) -> Table:
+    """Arrays as a table, after a look at their shapes and values.
+
+    Without a label, as for a prediction, labels are zeros.
+    """
+    for wanted in filter(None, ("features", label, client)):
+        if wanted not in columns:
+            found = ", ".join(columns) or "none"
+            raise BadValue(f"{path}: no array {wanted!r}, found {found}.")
+    features = columns["features"]
+    if features.ndim != 2 or features.dtype.kind not in "fiub":
+        raise BadValue(
+            f"{path}: `features` must be numbers of shape (rows, d), found "
+            f"{features.dtype} of shape {features.shape}."
+        )
+    rows = len(features)
+    for name in filter(None, (label, client)):
+        if columns[name].shape != (rows,):
+            raise BadValue(
+                f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
+                f"found {columns[name].shape}."
+            )
+    labels = np.zeros(rows, np.float32) if label is None else columns[label]
+    if labels.dtype.kind in "fiub":
+        labels = labels.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        features = features.astype(np.float32, copy=False)
+    for name, column in (("features", features), (label, labels[:, None])):
+        bad = first_not_finite(column) if column.dtype.kind == "f" else None
+        if bad is not None:
+            raise BadValue(
+                f"{path}: `{name}` must be finite in single precision, row {bad} is "
+                "not."
+            )
+    who = None if client is None else columns[client]
+    if client is not None and who is not None:
+        check_missing(client, who, lambda i: f"{path}, row {i}")
+    return Table(features, labels, client=who)
+
+
+def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Table:
+    from sklearn.datasets import load_svmlight_file
+
+    if client not in (None, "qid"):
+        raise BadValue(
+            f"`client` must be 'qid' for a LIBSVM file, which has no columns, got "
+            f"{client!r}."
+        )
+    packed = path.read_bytes()
+    unpack = {".bz2": bz2.decompress, ".gz": gzip.decompress}.get(path.suffix, bytes)
+    try:
+        text = unpack(packed)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise BadValue(f"{path} cannot be unpacked: {error}.") from None
+    try:
+        # scikit-learn's stubs take the type of a default for the only one.
+        options: Any = {"zero_based": False, "query_id": bool(client)}
+        parts: Any = load_svmlight_file(io.BytesIO(text), **options)
+    except (ValueError, OverflowError) as error:
+        raise BadValue(_first_bad_line(path, text) or f"{path}: {error}") from None
+    with np.errstate(over="ignore"):
+        features = parts[0].toarray().astype(np.float32)
+        label = parts[1].astype(np.float32)
+    if width is not None:
+        if features.shape[1] > width:
+            raise BadValue(
+                f"{path}: indices must be at most {width}, the number of features "
+                f"that is expected, found {features.shape[1]}."
+            )
+        features = np.pad(features, ((0, 0), (0, width - features.shape[1])))
+    finite = np.isfinite(features).all() and np.isfinite(label).all()
+    if len(label) == 0 or not finite:
+        raise BadValue(
+            _first_bad_line(path, text) or f"{path} must hold at least one row."
+        )
+    who = parts[2] if client else None
+    if who is not None and len(who) != len(label):
+        raise BadValue(
+            f"{path}: every row must name its client as qid:number, found "
+            f"{len(who)} of them in {len(label)} rows."
+        )
+    return Table(features, label, client=who)
+
+
+def _first_bad_line(path: Path, text: bytes) -> str | None:
+    """What is wrong with the first line that is not `label index:value ...`."""
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        label, *pairs = line.split("#")[0].split() or [""]
+        where = f"{path}, line {number}"
+        if not label:
+            continue
+        try:
+            _number(label, f"{where}: the label")
+            last = 0
+            for pair in pairs:
+                index, colon, value = pair.partition(":")
+                if index == "qid" and colon:
+                    continue
+                if not colon or not index.isdecimal():
+                    return f"{where}: expected index:value, found {pair!r}."
+                if int(index) <= last:
+                    return f"{where}: indices must rise from 1, found {pair!r}."
+                _number(value, f"{where}: the value of feature {index}")
+                last = int(index)
+        except ValueError as error:
+            return str(error)
+    return None

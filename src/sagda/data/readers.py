@@ -1,0 +1,227 @@
+"""Named columns from CSV, Parquet, pandas, polars, and a folder of files."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.data.encoding import (
+    Column,
+    Columns,
+    Encoding,
+    Where,
+    check_missing,
+    is_number,
+)
+from sagda.data.federation import Table
+
+CLIENT = "client"  # the column that a folder of files gets
+ENDINGS = (".csv", ".parquet")
+
+
+class Source(NamedTuple):
+    """Columns as they stand there, and how to name a row of them."""
+
+    columns: Columns
+    where: Where
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def read_source(path: Path) -> Source:
+    """A CSV or Parquet file, or a folder with one of them for every client."""
+    if path.is_dir():
+        return read_clients(path)
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+
+
+def read_csv(path: Path) -> Source:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadValue(f"{path} must be text in UTF-8: {error}.") from None
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = [name.strip() for name in next(rows_of(lines, path), [])]
+    if not header:
+        raise BadValue(f"{path} must hold a header and at least one row, is empty.")
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise BadValue(f"{path}, line 1: column {twice[0]!r} stands there twice.")
+    cells, at = [], []
+    for row in rows_of(lines, path):
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise BadValue(
+                f"{path}, line {lines.line_num}: expected {len(header)} cells as in "
+                f"the header, found {len(row)}."
+            )
+        cells.append([cell.strip() for cell in row])
+        at.append(lines.line_num)
+    if not cells:
+        raise BadValue(f"{path} must hold a header and at least one row of features.")
+    columns = dict(zip(header, np.array(cells, object).T, strict=True))
+    return Source(columns, lambda i: f"{path}, line {at[i]}")
+
+
+def rows_of(lines: Any, path: Path) -> Iterator[list[str]]:
+    """What is left of a CSV reader's rows."""
+    try:
+        yield from lines
+    except csv.Error as error:
+        raise BadValue(
+            f"{path}, line {lines.line_num}: {error}; is a quote left open?"
+        ) from None
+
+
+def read_parquet(path: Path) -> Source:
+    try:
+        import duckdb
+    except ImportError:
+        raise BadValue(
+            f"{path}: Parquet needs the extra `parquet`: pip install 'sagda[parquet]'."
+        ) from None
+    try:
+        found = duckdb.read_parquet(str(path)).fetchnumpy()
+    except duckdb.Error as error:
+        raise BadValue(f"{path} is not a Parquet file: {error}.") from None
+    columns = {name: plain(column) for name, column in found.items()}
+    return checked(Source(columns, lambda i: f"{path}, row {i + 1}"), str(path))
+
+
+def read_frame(frame: Any) -> Source:
+    """A pandas or polars frame."""
+    columns = {str(name): plain(frame[name].to_numpy()) for name in frame.columns}
+    return checked(Source(columns, lambda i: f"the frame, row {i}"), "the frame")
+
+
+def plain(column: Any) -> np.ndarray:
+    """Numbers, or objects; what a mask hides is missing."""
+    if isinstance(column, np.ma.MaskedArray):
+        if not column.mask.any():
+            return column.data
+        hidden = column.data.astype(object)
+        hidden[column.mask] = None
+        return hidden
+    array = np.asarray(column)
+    return array if array.dtype.kind in "fiub" else array.astype(object)
+
+
+def checked(source: Source, name: str) -> Source:
+    if not source.columns or not source.rows:
+        raise BadValue(f"{name} must hold at least one row, is empty.")
+    return source
+
+
+def is_clients(path: Path) -> bool:
+    """Whether a folder holds a file, or a folder of files, for every client."""
+    return path.is_dir() and not (path / "features.npy").exists()
+
+
+def read_clients(path: Path) -> Source:
+    """The files of a folder together; a new column says whose a row is."""
+    files = []
+    for entry in sorted(path.iterdir()):
+        if entry.is_dir():
+            own = sorted(f for f in entry.iterdir() if f.suffix.lower() in ENDINGS)
+            files += [(entry.name, file) for file in own]
+        elif entry.suffix.lower() in ENDINGS:
+            files.append((entry.stem, entry))
+    if not files:
+        raise BadValue(
+            f"data folder {path} must hold features.npy, or a .csv or .parquet file "
+            "for every client, it does not."
+        )
+    parts = [(name, file, read_source(file)) for name, file in files]
+    names = list(parts[0][2].columns)
+    for _, file, part in parts:
+        if sorted(part.columns) != sorted(names) or CLIENT in part.columns:
+            raise BadValue(
+                f"{file} must have the columns of {files[0][1].name} "
+                f"({', '.join(names)}), and none named {CLIENT!r}, found "
+                f"{', '.join(part.columns)}."
+            )
+    columns = {
+        name: np.concatenate([part.columns[name] for *_, part in parts])
+        for name in names
+    }
+    columns[CLIENT] = np.concatenate(
+        [np.full(part.rows, name, object) for name, _, part in parts]
+    )
+    ends = np.cumsum([part.rows for *_, part in parts])
+
+    def where(i: int) -> str:
+        which = int(np.searchsorted(ends, i, side="right"))
+        return parts[which][2].where(i - (int(ends[which - 1]) if which else 0))
+
+    return Source(columns, where)
+
+
+def table_from(
+    source: Source,
+    label: str | None,
+    client: str | None,
+    *,
+    categorical: tuple[str, ...] = (),
+    encoding: Encoding | None = None,
+    numeric: bool = False,
+    unused: str | None = None,
+) -> tuple[Table, Encoding]:
+    """The columns as a table; with an `encoding` its features are made as before.
+
+    `numeric` takes numbers only, for those who cannot know others' categories; a column
+    that is `unused` need not be there.
+    """
+    for wanted in filter(None, (label, client)):
+        if wanted not in source.columns:
+            raise BadValue(
+                f"{source.where(0).partition(',')[0]}, line 1: no column {wanted!r} "
+                f"among {', '.join(source.columns)}."
+            )
+    taken = label, client, unused
+    others = {k: v for k, v in source.columns.items() if k not in taken}
+    if encoding is None:
+        if not others:
+            raise BadValue(
+                f"{source.where(0).partition(',')[0]} must hold a header and at least "
+                "one row of features."
+            )
+        if numeric:
+            encoding = Encoding(tuple(map(Column, others)))
+        else:
+            encoding = Encoding.learned(others, source.where, categorical)
+    features = encoding.features(others, source.where)
+    labels = np.zeros(source.rows, np.float32)
+    if label is not None:
+        labels = label_values(label, source)
+    who = None
+    if client is not None:
+        check_missing(client, source.columns[client], source.where)
+        who = source.columns[client]
+        who = who.astype(str) if who.dtype.kind == "O" else who
+    return Table(features, labels, client=who), encoding
+
+
+def label_values(name: str, source: Source) -> np.ndarray:
+    """Numbers if all of them are, else names."""
+    cells = source.columns[name]
+    check_missing(name, cells, source.where)
+    if cells.dtype.kind in "fiub":
+        return cells.astype(np.float32)
+    texts = [str(cell) for cell in cells.tolist()]
+    if not all(map(is_number, texts)):
+        return np.array(texts)
+    values = np.array(texts, float)
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        i = int(wrong[0])
+        raise BadValue(
+            f"{source.where(i)}: the label must be finite, found {texts[i]!r}."
+        )
+    return values.astype(np.float32)

@@ -1,0 +1,262 @@
+"""What both estimators share: from fit to calibrated scores."""
+
+import abc
+import inspect
+import warnings
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import roc_auc_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sagda import check
+from sagda.algorithms import ALGORITHMS
+from sagda.check import BadValue
+from sagda.core import Point
+from sagda.data.federation import Federation
+from sagda.data.scaling import Moments, Scaling
+from sagda.estimators.clients import (
+    check_size,
+    client_labels,
+    federation_of,
+    take_column,
+    without_column,
+)
+from sagda.estimators.tuning import advised, local_rate, lowered
+from sagda.methods import Method
+from sagda.problems.base import Problem
+from sagda.scoring.calibration import calibrated
+from sagda.simulator.run import Run
+from sagda.simulator.simulate import DivergenceWarning, simulate
+
+TRIES = 5  # how often rates of a short sweep are lowered where they do not last
+
+
+class FederatedClassifier(ClassifierMixin, BaseEstimator):
+    """A linear score for two classes, trained over clients by a min-max method.
+
+    Fitted, it holds plain arrays and numbers: `coef_`, `intercept_`, `classes_`,
+    `clients_`, `history_`, `rates_` and `n_iter_`.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: str = "sagda-i",
+        rates: Any = "auto",
+        local_steps: int = 10,
+        rounds: int = 200,
+        cohort: int | None = None,
+        batch_size: int | None = 32,
+        standardise: bool = True,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        self.algorithm = algorithm
+        self.rates = rates
+        self.local_steps = local_steps
+        self.rounds = rounds
+        self.cohort = cohort
+        self.batch_size = batch_size
+        self.standardise = standardise
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    @abc.abstractmethod
+    def _problem(self, federation: Federation) -> Problem:
+        """What is solved."""
+
+    @abc.abstractmethod
+    def _weights(self, x: Any) -> np.ndarray:
+        """Of the features, from x."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any, client: Any = None) -> "FederatedClassifier":
+        """Train over clients.
+
+        Args:
+            X: rows of numbers: an array, a CSR matrix, or a frame.
+            y: labels of two classes; the larger one in sorting order is the positive.
+            client: who holds each row: an array of labels, or the name of a column of
+                a frame. One client holds all of them if None.
+        """
+        named = client if isinstance(client, str) else None
+        X, client = take_column(X, client)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_classification_targets(y)
+        self._client_column = named
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) > 2:
+            raise ValueError(
+                "Only binary classification is supported. The type of the target is "
+                f"{type_of_target(y)}."
+            )
+        if len(classes) < 2:
+            raise ValueError(
+                f"y must hold two classes, found one class only: {classes[0]!r}."
+            )
+        check_size(X.shape)
+        who = client_labels(client, len(y))
+        dense = X.toarray() if sparse.issparse(X) else X
+        names, owner = np.unique(who, return_inverse=True)
+        order, size = np.argsort(owner, kind="stable"), np.bincount(owner)
+        parts = np.split(order, np.cumsum(size)[:-1])
+        scaling = Scaling.none(X.shape[1])
+        if self.standardise:
+            scaling = Scaling.from_clients(Moments.of(dense[own]) for own in parts)
+        dense = scaling(dense)
+        federation = federation_of(dense, 2.0 * codes - 1, who)
+        problem = self._problem(federation)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        options = {
+            "cohort": self._cohort(federation),
+            "batch_size": self._batch(federation),
+            "seeds": seed,
+        }
+        run = self._run(problem, federation, options)
+        self._solution = jax.tree.map(lambda a: np.asarray(a[0]), run.z)
+        weights = np.asarray(self._weights(self._solution.x), np.float64)
+        scores = dense @ weights
+        found = calibrated([(scores[own], codes[own] == 1) for own in parts])
+        # Scaling, scoring and calibration are one affine map of the features.
+        coef = found.slope * weights / scaling.scale
+        self.coef_ = coef[None]
+        self.intercept_ = np.array([found.offset - coef @ scaling.mean])
+        self.classes_, self.clients_ = classes, names
+        self.history_ = {k: v[0] for k, v in run.history.columns.items()}
+        self.n_iter_ = self.rounds
+        return self
+
+    def _run(
+        self, problem: Problem, federation: Federation, options: dict[str, Any]
+    ) -> Run:
+        """Train; rates of a short sweep that do not last are lowered."""
+        make, rate = self._method(problem, federation, options)
+        start = self._start(problem, federation.data.features.shape[1])
+        tries = TRIES if isinstance(self.rates, str) else 1
+        while True:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DivergenceWarning)
+                run = simulate(
+                    make(rate), problem, federation, rounds=self.rounds, start=start,
+                    eval_every=max(1, self.rounds // 50), **options,
+                )  # fmt: skip
+            if not run.diverged:
+                break
+            tries -= 1
+            if not tries:
+                broken = ", ".join(map(str, run.diverged.values()))
+                raise BadValue(
+                    f"training left the finite numbers at round {broken}; lower "
+                    "`rates`, or set `standardise=True` if columns are large."
+                )
+            rate = lowered(rate)
+        self.rates_ = {"local_lr": rate, "server_lr": self._rates()[1]}
+        return run
+
+    def _cohort(self, federation: Federation) -> int | None:
+        if self.cohort is None:
+            return None
+        return check.integer("cohort", self.cohort, low=1, high=federation.clients)
+
+    def _batch(self, federation: Federation) -> int | None:
+        """At most the rows of the largest client, as a power of two."""
+        if self.batch_size is None:
+            return None
+        size = check.integer("batch_size", self.batch_size, low=1)
+        largest = int(federation.size.max())
+        return size if size <= largest else 2 ** (largest.bit_length() - 1)
+
+    def _method(
+        self, problem: Problem, federation: Federation, options: dict[str, Any]
+    ) -> tuple[Callable[[Any], Method], Any]:
+        """The algorithm by its local rate, and that rate, given or by a short sweep."""
+        check.choice("algorithm", self.algorithm, ALGORITHMS)
+        check.integer("local_steps", self.local_steps, low=1)
+        check.integer("rounds", self.rounds, low=1)
+        local, server = self._rates()
+        make = lambda rate: built(self.algorithm, rate, server, self.local_steps)
+        if local is None:
+            own = {"rounds": self.rounds} | options
+            if self.rates == "advice":
+                given = self.algorithm, make, problem, federation
+                local = advised(*given, local_steps=self.local_steps, **own)
+            else:
+                local = local_rate(make, problem, federation, **own)
+        return make, local
+
+    def _rates(self) -> tuple[Any, Any]:
+        """Local and server rates; None: to be found."""
+        if isinstance(self.rates, str):
+            check.choice("rates", self.rates, ("auto", "advice"))
+            return None, 1.0
+        if isinstance(self.rates, Real):
+            return check.positive("rates", float(self.rates)), 1.0
+        if isinstance(self.rates, tuple | list) and len(self.rates) == 2:
+            return self.rates[0], self.rates[1]
+        raise BadValue(
+            "`rates` must be 'auto', 'advice', a local rate, or a pair (local, "
+            f"server), got {self.rates!r}."
+        )
+
+    def _start(self, problem: Problem, features: int) -> Point | None:
+        """Where the last fit ended, if this one goes on from it."""
+        if not (self.warm_start and hasattr(self, "_solution")):
+            return None
+        last = self._solution
+        shapes = lambda tree: [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+        fresh = jax.eval_shape(problem.init, jax.random.key(0))
+        if shapes(last) != [leaf.shape for leaf in jax.tree.leaves(fresh)]:
+            raise BadValue(
+                "`warm_start` needs data of the same shape as the last fit's; got "
+                f"{features} features and other sizes; clone the estimator."
+            )
+        return last
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The calibrated log odds of the second class; its order is the score's."""
+        check_is_fitted(self)
+        if self._client_column is not None:
+            X = without_column(X, self._client_column)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(X @ self.coef_[0]).ravel() + self.intercept_[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class that is more probable."""
+        odds = self.decision_function(X)
+        return self.classes_[(odds > 0).astype(int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of both classes, by Platt's calibration on the training rows.
+
+        It is fitted on the rows that the model was trained on, from sums over clients;
+        where few rows were used, expect them to be too sure.
+        """
+        odds = self.decision_function(X)
+        positive = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+        return np.stack([1 - positive, positive], axis=1)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The AUC, not the accuracy."""
+        return float(
+            roc_auc_score(y, self.decision_function(X), sample_weight=sample_weight)
+        )
+
+
+def built(name: str, local: Any, server: Any, local_steps: int) -> Method:
+    """The algorithm with those of the three parameters that it has."""
+    known = inspect.signature(ALGORITHMS[name]).parameters
+    given = {"local_lr": local, "server_lr": server, "local_steps": local_steps}
+    return ALGORITHMS[name](**{k: v for k, v in given.items() if k in known})

@@ -1,5 +1,0 @@
-"""Rounds over clients that are elsewhere: the same algorithms, by letters.
-
-`Site` is a client's part and `Coordinator` the server's; `Conductor` leads a whole run.
-None of them knows how letters travel: `sagda.engines.flower` carries them for real.
-"""

@@ -1,0 +1,1 @@
+"""Flower as the transport: its processes, messages and guards."""

@@ -1,0 +1,119 @@
+"""What server and sites agree on, and what it says about every message."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda.check import BadValue
+from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep
+from sagda.federation.protocol.wire import Spec
+from sagda.keys import key_of, root_key
+from sagda.methods import Method
+from sagda.problems.base import Problem, shape_of
+from sagda.simulator.simulate import draw_starts
+
+
+class Plan(NamedTuple):
+    """What is run: enough for either side to do its part."""
+
+    method: Method
+    problem: Problem
+    run: str
+    config: str  # the digest of the configuration
+    seed: int
+    batch_size: int | None
+    cohort: int
+    float64: bool = False
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.method.build()
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.float64 if self.float64 else jnp.float32
+
+    def start(self) -> Point:
+        """z_0, as the simulator draws it: in single precision, whatever the run's."""
+        with jax.enable_x64(False):
+            if self.problem.eager:
+                z = self.problem.init(key_of(root_key(np.uint32(self.seed)), "start"))
+            else:
+                keys = jax.vmap(root_key)(np.array([self.seed], np.uint32))
+                z = jax.tree.map(lambda a: a[0], draw_starts(self.problem, keys))
+        with jax.enable_x64(self.float64):
+            z = jax.tree.map(lambda a: jnp.asarray(a, self.dtype), z)
+            return on_host(self.problem.project(z))
+
+    def shape(self) -> Point:
+        """The shape of z_0, without computing it."""
+        z = shape_of(self.problem)
+        with jax.enable_x64(self.float64):
+            return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, self.dtype), z)
+
+    def check(self) -> None:
+        """Memories may be renewed in the last phase of a round only."""
+        for phase in self.algorithm.phases[:-1]:
+            if phase.renew is not keep:
+                raise BadValue(
+                    f"{self.method.name} renews memories in phase {phase.name!r}; "
+                    "federations can do so in the last phase of a round only."
+                )
+
+
+def on_host(tree: PyTree) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
+def added(*arrays: np.ndarray) -> np.ndarray:
+    """Their sum, in the order given and in double precision."""
+    total = np.zeros(arrays[0].shape, np.float64)
+    for array in arrays:
+        total = total + array
+    return total
+
+
+def phase_of(algorithm: Algorithm, name: str) -> Phase:
+    (own,) = [p for p in (*algorithm.opening, *algorithm.phases) if p.name == name]
+    return own
+
+
+class Specs(NamedTuple):
+    """What each phase sends and keeps, by name of the phase."""
+
+    down: dict[str, Spec]
+    up: dict[str, Spec]
+    kept: dict[str, Spec]  # what a client carries on from it
+    memory: Spec
+    point: Spec
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Specs":
+        """By tracing one client through the phases, without data."""
+        from sagda.algorithms.costs import Probe
+
+        algorithm, z = plan.algorithm, plan.shape()
+        with jax.enable_x64(plan.float64):
+            state = jax.eval_shape(algorithm.init, z)
+            first = jax.eval_shape(algorithm.memory, z)
+            now, probe = jnp.zeros((), jnp.int32), Probe(plan.batch_size)
+            turn = Turn(now, root_key(0))
+            down, up, carried = {}, {}, {}
+            for phases in (algorithm.opening, algorithm.phases):
+                kept = first
+                for phase in phases:
+                    kept = first if phase.resample else kept
+                    message = jax.eval_shape(phase.broadcast, state)
+                    work = lambda message, kept, phase=phase: phase.client(
+                        probe, message, kept, turn
+                    )
+                    reply, kept = jax.eval_shape(work, message, kept)
+                    down[phase.name], up[phase.name] = Spec.of(message), Spec.of(reply)
+                    carried[phase.name] = Spec.of(kept)
+                    fold = lambda state, reply, phase=phase: phase.server(
+                        state, reply, 1.0, now
+                    )
+                    state = jax.eval_shape(fold, state, reply)
+        return cls(down, up, carried, Spec.of(first), Spec.of(z))

@@ -1,0 +1,1 @@
+"""Keys: who may take part, and who signed what."""

@@ -1,0 +1,267 @@
+"""The coordinator's folder of keys: an authority, the server's certificate, the sites.
+
+ca.crt, ca.key            the authority; every site gets ca.crt
+server.crt, server.key    the server's certificate, signed by it
+sites/NAME.pub            who may take part
+old/                      what was replaced or removed
+"""
+
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sagda import durable
+from sagda.check import BadValue
+from sagda.federation.trust.site_keys import PUBLIC, Entry, Register, check_name
+
+ALWAYS = ("localhost", "127.0.0.1", "::1")  # the server reaches itself by these
+SKEW = datetime.timedelta(minutes=10)  # between the clocks of a server and a site
+CA_DAYS = 3650
+
+
+class Keys(NamedTuple):
+    """A coordinator's folder of keys."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "server.key"
+
+    @property
+    def sites(self) -> Path:
+        return self.folder / "sites"
+
+    def check(self) -> "Keys":
+        """A sentence if something is missing, open to others, or has expired."""
+        for path in (self.ca, self.certificate, self.key):
+            if not path.is_file():
+                raise BadValue(
+                    f"{path} does not exist; `sagda keys init` makes a coordinator's "
+                    "keys, and `--keys` names their folder."
+                )
+        durable.check_secret(self.key)
+        days = (self.expires - datetime.datetime.now(datetime.UTC)).days
+        if days < 0:
+            raise BadValue(
+                f"{self.certificate} expired on {self.expires:%Y-%m-%d}; "
+                "`sagda keys renew` makes a new one."
+            )
+        if not Register(self.sites).now():
+            raise BadValue(
+                f"{self.sites} holds no site's key, so nobody could join; "
+                "`sagda keys admit NAME.pub` adds one."
+            )
+        return self
+
+    @property
+    def expires(self) -> datetime.datetime:
+        return read_certificate(self.certificate).not_valid_after_utc
+
+    # Making.
+
+    def init(self, hosts: list[str], days: int) -> None:
+        """A new authority, and a certificate for a server of these names."""
+        durable.private(self.folder)
+        durable.private(self.sites)
+        self.unused(self.ca, self.folder / "ca.key", self.certificate, self.key)
+        key = ec.generate_private_key(ec.SECP384R1())
+        subject = named("sagda federation")
+        certificate = (
+            begun(subject, subject, key.public_key(), CA_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+            .add_extension(usage(signs=True), True)
+            .sign(key, hashes.SHA384())
+        )
+        durable.create(self.folder / "ca.key", private_text(key))
+        durable.create(self.ca, public_text(certificate), 0o644)
+        self.issue(hosts, days)
+
+    def signer(self) -> ec.EllipticCurvePrivateKey:
+        """The authority's private key, which may have been moved to a safe place."""
+        secret = self.folder / "ca.key"
+        durable.check_secret(secret)
+        try:
+            key = serialization.load_pem_private_key(durable.read(secret), None)
+        except (ValueError, TypeError):
+            raise BadValue(f"{secret} must hold a private key in PEM form.") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise BadValue(f"{secret} must hold an elliptic-curve key.")
+        return key
+
+    def issue(self, hosts: list[str], days: int) -> None:
+        """A server certificate of this authority."""
+        signer, authority = self.signer(), read_certificate(self.ca)
+        key = ec.generate_private_key(ec.SECP384R1())
+        wanted = list(dict.fromkeys([*hosts, *ALWAYS]))
+        certificate = (
+            begun(named(wanted[0]), authority.subject, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+            .add_extension(usage(signs=False), True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+                False,
+            )
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False
+            )
+            .add_extension(
+                x509.SubjectAlternativeName([alternative(host) for host in wanted]),
+                False,
+            )
+            .sign(signer, hashes.SHA384())
+        )
+        durable.create(self.key, private_text(key))
+        durable.create(self.certificate, public_text(certificate), 0o644)
+
+    def renew(self, hosts: list[str] | None, days: int) -> None:
+        """A new server certificate, for the same names if none are given."""
+        wanted = self.hosts if hosts is None else hosts
+        for host in wanted:
+            alternative(host)
+        self.signer()  # before anything is moved
+        self.put_away(self.certificate)
+        self.put_away(self.key)
+        self.issue(wanted, days)
+
+    @property
+    def hosts(self) -> list[str]:
+        found = read_certificate(self.certificate).extensions
+        names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(name.value) for name in names if str(name.value) not in ALWAYS]
+
+    # Sites.
+
+    def admit(self, path: Path, replace: bool) -> Entry:
+        """Register a public key; the key that its name had is put away."""
+        entry = Entry.read(path)
+        if entry.expired:
+            raise BadValue(f"{path} expired on {entry.expires}; ask for a new key.")
+        place = durable.private(self.sites) / f"{entry.name}{PUBLIC}"
+        others = Register(self.sites).now().values()
+        taken = next((e.name for e in others if e.blob == entry.blob), None)
+        if taken == entry.name and not replace:
+            return entry
+        if taken not in (None, entry.name):
+            raise BadValue(f"{path} is the key of {taken} already: one key, one site.")
+        if place.exists():
+            if not replace:
+                raise BadValue(
+                    f"{place} holds another key of {entry.name}; give --replace if the "
+                    "site has a new one."
+                )
+            # A name always has a key: a running server removes one that has none.
+            self.old_name(place).hardlink_to(place)
+        durable.write(place, entry.line)
+        return entry
+
+    def remove(self, name: str) -> None:
+        place = self.sites / f"{check_name(name)}{PUBLIC}"
+        if not place.exists():
+            raise BadValue(f"{place} does not exist; see `sagda keys show`.")
+        self.put_away(place)
+
+    def put_away(self, path: Path) -> None:
+        path.rename(self.old_name(path))
+
+    def old_name(self, path: Path) -> Path:
+        """In old/, a name that nothing has."""
+        old = durable.private(self.folder / "old")
+        number = 1
+        while (old / f"{path.name}.{number}").exists():
+            number += 1
+        return old / f"{path.name}.{number}"
+
+    def unused(self, *paths: Path) -> None:
+        for path in paths:
+            if path.exists() or path.is_symlink():
+                raise BadValue(
+                    f"{path} exists; keys are never overwritten: choose another folder "
+                    "with --keys, or `sagda keys renew` for a new server certificate."
+                )
+
+
+# Certificates.
+
+
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
+    )
+
+
+def usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    labels = host.split(".")
+    if not host.isascii() or not all(
+        label.replace("-", "").isalnum() and len(label) < 64 for label in labels
+    ):
+        raise BadValue(
+            f"`--host` must be a name or an address such as fl.example.org, got "
+            f"{host!r}."
+        )
+    return x509.DNSName(host)
+
+
+def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def public_text(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(durable.read(path))
+    except ValueError:
+        raise BadValue(f"{path} must be a certificate in PEM form.") from None

@@ -1,0 +1,105 @@
+"""The charts of a figure: mean and 95 % band of each method over three budgets."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sagda.paper.evidence import Curve, band
+from sagda.report.run_page import drawing, style
+from sagda.runs.results import METRICS
+
+TITLES = {
+    "round": "rounds",
+    "samples": "samples per client",
+    "megabytes": "megabytes, both directions",
+}
+WIDTH, HEIGHT = 250, 220
+
+
+def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str, Any]]:
+    """One row per curve and evaluation, as far as it can be drawn."""
+    digits = lambda value: float(f"{value:.4g}")
+    rows = []
+    for name, curve in curves.items():
+        mean, low, high = band(curve, metric, window)
+        for j in range(len(curve.round)):
+            if math.isfinite(mean[j]) and mean[j] > 0:
+                rows.append(
+                    {
+                        "method": name,
+                        "round": int(curve.round[j]),
+                        "samples": int(curve.samples[j]),
+                        "megabytes": digits(curve.bytes[j] / 1e6),
+                        "mean": digits(mean[j]),
+                        "low": digits(low[j]),
+                        "high": digits(high[j]),
+                    }
+                )
+    return rows
+
+
+def ceiling(curves: dict[str, Curve], metric: str) -> float:
+    """Where an axis ends: far above the start nothing is worth a look."""
+    starts = [np.nanmax(curve.values[metric][:, 0]) for curve in curves.values()]
+    return 100 * float(max(starts))
+
+
+def chart(
+    curves: dict[str, Curve], metric: str, axis: str, window: int, legend: bool
+) -> Any:
+    alt, _ = drawing()
+    names = list(curves)
+    line, paint = zip(*map(style, range(len(names))), strict=True)
+    key = (
+        alt.Legend(
+            title=None,
+            orient="top",
+            columns=3,
+            symbolType="stroke",
+            symbolSize=500,
+            symbolStrokeWidth=2.5,
+            symbolOpacity=1,
+            labelLimit=300,
+            labelFontSize=13,
+        )
+        if legend
+        else None
+    )
+    colour = alt.Color("method:N", legend=key).scale(domain=names, range=list(paint))
+    dash = alt.StrokeDash("method:N", legend=key).scale(domain=names, range=list(line))
+    rows = [
+        row
+        for row in rows_of(curves, metric, window)
+        if row["mean"] <= ceiling(curves, metric)
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X(f"{axis}:Q", title=TITLES[axis], axis=alt.Axis(grid=False, tickCount=4))
+    )
+    scale = alt.Scale(type="log")
+    height = alt.Y("mean:Q", title=METRICS[metric], scale=scale)
+    lines = base.mark_line(strokeWidth=1.8).encode(
+        y=height.axis(format=".0e", tickCount=6), color=colour, strokeDash=dash
+    )
+    bands = base.mark_area(opacity=0.2).encode(
+        y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour
+    )
+    return (bands + lines).properties(width=WIDTH, height=HEIGHT)
+
+
+def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
+    """Charts side by side: the main measure over budgets, or a GAN's measures."""
+    alt, _ = drawing()
+    first = next(iter(curves.values()))
+    if first.main == "grad_phi_sq":
+        kinds = [(first.main, axis) for axis in TITLES]
+    else:
+        kinds = [(m, "round") for m in ("grad_x_sq", "grad_y_sq", "frechet")]
+    drawn = [
+        chart(curves, metric, axis, window, legend=i == 0)
+        for i, (metric, axis) in enumerate(kinds)
+    ]
+    together = alt.hconcat(*drawn, spacing=18).resolve_scale(
+        color="shared", strokeDash="shared"
+    )
+    return together.configure_axis(labelFontSize=13, titleFontSize=14).to_dict()

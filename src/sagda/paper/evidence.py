@@ -1,0 +1,223 @@
+"""Evidence: what the runs of a figure measured, small enough to keep, and effects."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda import durable
+from sagda.runs.results import Results, read_results
+
+AXES = {"round": "rounds", "samples": "samples per client", "bytes": "bytes"}
+KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet")
+LAST = 0.2  # the share of a budget whose end is judged
+
+
+class Curve(NamedTuple):
+    """A method's runs: measures of shape [seeds, evaluations] over three budgets."""
+
+    round: np.ndarray  # [evaluations]
+    samples: np.ndarray
+    bytes: np.ndarray
+    values: dict[str, np.ndarray]
+    shares: np.ndarray | None = None  # [seeds, classes] of what was generated at last
+
+    @property
+    def main(self) -> str:
+        return next(iter(self.values))
+
+    @property
+    def error(self) -> np.ndarray:
+        return self.values[self.main]
+
+    def budget(self, axis: str) -> np.ndarray:
+        return getattr(self, axis)
+
+    def level(self, axis: str, until: float) -> np.ndarray:
+        """By seed, the mean log10 error over the last fifth of a budget."""
+        x = self.budget(axis)
+        grid = np.linspace((1 - LAST) * until, until, 21)
+        logs = np.log10(np.maximum(self.error, 1e-300))
+        return np.array([np.interp(grid, x, row).mean() for row in logs])
+
+    def until(self, epsilon: float, axis: str) -> float | None:
+        """The budget at which the seeds' geometric mean first is at most epsilon."""
+        mean = np.exp(np.log(np.maximum(self.error, 1e-300)).mean(axis=0))
+        reached = np.flatnonzero(mean <= epsilon)
+        return float(self.budget(axis)[reached[0]]) if len(reached) else None
+
+
+class Evidence(NamedTuple):
+    """By setting, the curves of a figure by name."""
+
+    figure: str
+    quick: bool
+    digests: dict[str, str]  # by setting, of the configurations behind it
+    curves: dict[str, dict[str, Curve]]
+
+
+def compact(folder: Path, prefix: str = "") -> dict[str, Curve]:
+    """The curves of a finished run folder; a sweep's under their points' names."""
+    found = read_results(folder)
+    return {
+        f"{prefix} {name}".strip() if found.points else name: curve_of(found, name)
+        for name in found.columns
+    }
+
+
+def curve_of(found: Results, name: str) -> Curve:
+    columns = found.columns[name]
+    kinds = sorted(
+        (k for k in columns if k.startswith("share_")), key=lambda k: int(k[6:])
+    )
+    shares = np.stack([columns[k][:, -1] for k in kinds], 1) if kinds else None
+    values = {k: columns[k] for k in KEPT if k in columns}
+    total = columns["bytes_down"] + columns["bytes_up"]
+    return Curve(
+        columns["round"][0], columns["samples"].mean(0), total.mean(0), values, shares
+    )
+
+
+def store(path: Path, evidence: Evidence) -> None:
+    """Four figures of each number are enough."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return plain(value.tolist())
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        if isinstance(value, float):
+            return float(f"{value:.4g}") if math.isfinite(value) else None
+        return value
+
+    def counts(values: np.ndarray) -> list[int]:
+        return [round(v) for v in values.tolist()]
+
+    settings = {
+        setting: {
+            name: {
+                "round": counts(curve.round),
+                "samples": counts(curve.samples),
+                "bytes": counts(curve.bytes),
+                "values": {k: plain(v) for k, v in curve.values.items()},
+                "shares": plain(curve.shares),
+            }
+            for name, curve in curves.items()
+        }
+        for setting, curves in evidence.curves.items()
+    }
+    text = json.dumps(
+        {
+            "figure": evidence.figure,
+            "quick": evidence.quick,
+            "digests": evidence.digests,
+            "curves": settings,
+        },
+        separators=(",", ":"),
+    )
+    durable.write(path, text + "\n")
+
+
+def load(path: Path) -> Evidence:
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    array = lambda value: np.array(value, float)  # null, for not finite, becomes NaN
+
+    def curve(fields: dict[str, Any]) -> Curve:
+        shares = fields["shares"]
+        return Curve(
+            array(fields["round"]),
+            array(fields["samples"]),
+            array(fields["bytes"]),
+            {k: array(v) for k, v in fields["values"].items()},
+            None if shares is None else array(shares),
+        )
+
+    curves = {
+        setting: {name: curve(fields) for name, fields in some.items()}
+        for setting, some in stored["curves"].items()
+    }
+    return Evidence(stored["figure"], stored["quick"], stored["digests"], curves)
+
+
+class Effect(NamedTuple):
+    """How many times smaller one error is than another, with its 95 % interval."""
+
+    factor: float
+    low: float
+    high: float
+
+    @property
+    def ahead(self) -> bool:
+        return self.low > 1
+
+    @property
+    def behind(self) -> bool:
+        return self.high < 1
+
+    def __str__(self) -> str:
+        return f"{times(self.factor)} [{times(self.low)}, {times(self.high)}]"
+
+
+def times(factor: float) -> str:
+    if not math.isfinite(factor):
+        return "∞"
+    return f"{factor:.3g}" if 1e-3 < factor < 1e4 else f"{factor:.1e}"
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """The mean with its 95 % interval by Student's t; no interval of one value."""
+    from scipy import stats
+
+    mean = float(values.mean())
+    if len(values) < 2 or not np.isfinite(values).all():
+        return mean, -math.inf, math.inf
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return mean, mean - float(half), mean + float(half)
+
+
+def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
+    """[3, evaluations]: the geometric mean over seeds and its 95 % interval.
+
+    `window` smooths as the paper does, by a mean of that many values.
+    """
+    values = curve.values[metric]
+    if window > 1:
+        kernel = np.ones(window)
+        weight = np.convolve(np.ones(values.shape[1]), kernel, "same")
+        values = np.stack([np.convolve(row, kernel, "same") / weight for row in values])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(values)
+    triples = [interval(column) for column in logs.T]
+    mean = [t[0] for t in triples]
+    ends = [[t[k] if math.isfinite(t[k]) else t[0] for t in triples] for k in (1, 2)]
+    return 10.0 ** np.array([mean, *ends])
+
+
+def effect(better: Curve, worse: Curve, axis: str) -> Effect:
+    """Of the errors at the end of the budget that both have, paired over seeds."""
+    until = min(better.budget(axis)[-1], worse.budget(axis)[-1])
+    with np.errstate(invalid="ignore"):
+        gap = worse.level(axis, until) - better.level(axis, until)
+    # A run that left the finite numbers lost, however far it got.
+    if not np.isfinite(better.error[:, -1]).all():
+        return Effect(0.0, 0.0, 0.0)
+    if not np.isfinite(worse.error[:, -1]).all():
+        return Effect(math.inf, math.inf, math.inf)
+    return Effect(*(10.0**v for v in interval(gap)))
+
+
+def crossing(a: Curve, b: Curve, axis: str) -> float | None:
+    """The budget from which on a's geometric mean stays below b's; None if it never
+    does, 0 if it always did."""
+    until = min(a.budget(axis)[-1], b.budget(axis)[-1])
+    grid = np.linspace(0, until, 401)[1:]
+    logs = [
+        np.interp(grid, c.budget(axis), np.log10(np.maximum(c.error, 1e-300)).mean(0))
+        for c in (a, b)
+    ]
+    above = np.flatnonzero(~(logs[0] < logs[1]))
+    if len(above) == 0:
+        return 0.0
+    return None if above[-1] == len(grid) - 1 else float(grid[above[-1] + 1])

@@ -1,0 +1,281 @@
+"""The reproduction as a page: one list of blocks, written as HTML and as Markdown."""
+
+import html
+import io
+import json
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda import durable
+from sagda.paper.charts import panel
+from sagda.paper.claims import PANELS, Found, Verdict, verdicts
+from sagda.paper.evidence import AXES, Evidence, crossing
+from sagda.paper.figure import Figure
+from sagda.report import pictures as gallery
+from sagda.report.markup import in_table, scrolled
+from sagda.report.run_page import drawing, picture
+from sagda.runs.results import bytes_text
+
+
+class Heading(NamedTuple):
+    text: str
+    level: int = 2
+
+
+class Text(NamedTuple):
+    text: str
+
+
+class Grid(NamedTuple):
+    head: list[str]
+    rows: list[list[str]]
+
+
+class Chart(NamedTuple):
+    name: str
+    spec: dict[str, Any]
+    caption: str
+
+
+class Pictures(NamedTuple):
+    name: str
+    png: bytes
+    caption: str
+
+
+Block = Heading | Text | Grid | Chart | Pictures
+
+
+def blocks(
+    figures: dict[str, Figure], found: Found, out: Path, window: int
+) -> Iterator[Block]:
+    """Verdicts first, then each figure with its numbers."""
+    if any(evidence.quick for evidence in found.values()):
+        yield Text(
+            "This is a quick run: a tenth of the rounds and at most two seeds. It "
+            "shows that everything works, and proves nothing."
+        )
+    every = verdicts(found)
+    yield Heading("Verdicts")
+    yield Text(
+        "Each claim is a set of comparisons. The effect is how many times smaller the "
+        "first error is than the second, at the end (the last fifth, geometric mean) "
+        "of the budget that both have, with its 95 % interval, paired over seeds. A "
+        "claim holds if the interval is above 1 in every comparison, and partly if in "
+        "some."
+    )
+    yield Grid(
+        ["claim", "where", "setting", "verdict", "why"],
+        [[v.claim.text, v.claim.where, v.setting, v.word, v.why] for v in every],
+    )
+    for name, figure in figures.items():
+        if name in found:
+            yield from figure_blocks(figure, found[name], out, window)
+    yield Heading("All comparisons")
+    for verdict in every:
+        yield from comparison_blocks(verdict)
+
+
+def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
+    yield Heading(f"{verdict.claim.text} ({verdict.setting}: {verdict.word})", 3)
+    yield Grid(
+        [
+            "figure",
+            "error of",
+            "against",
+            f"effect at equal {AXES[verdict.claim.axis]}",
+        ],
+        [[r.figure, r.first, r.second, str(r.effect)] for r in verdict.rows],
+    )
+
+
+def figure_blocks(
+    figure: Figure, evidence: Evidence, out: Path, window: int
+) -> Iterator[Block]:
+    yield Heading(f"{figure.title} ({figure.where})")
+    for setting, curves in evidence.curves.items():
+        seeds = len(next(iter(curves.values())).error)
+        how = f"Geometric mean of {seeds} seeds with its 95 % band"
+        how += f", smoothed over {window} values" if window > 1 else ""
+        yield Chart(
+            f"{figure.name}-{setting}",
+            panel(curves, window),
+            f"{setting.capitalize()}: {figure.captions[setting]} {how}.",
+        )
+        broken = {
+            n: int((~np.isfinite(c.error[:, -1])).sum()) for n, c in curves.items()
+        }
+        if any(broken.values()):
+            told = ", ".join(f"{n} ({k} of {seeds})" for n, k in broken.items() if k)
+            yield Text(f"Seeds that left the finite numbers: {told}.")
+        if figure.name in (*PANELS, "partial"):
+            yield from budget_blocks(evidence, setting)
+        if any(curve.shares is not None for curve in curves.values()):
+            yield from gan_blocks(figure, evidence, setting, out)
+    if found := figure.tuning.get("found"):
+        yield Text("The tuned rates, each the best of its sweep on other seeds:")
+        yield Grid(
+            ["method", "local rate", "server rate", "points tried"],
+            [
+                [
+                    name,
+                    f"{one['best']['local_lr']:g}",
+                    f"{one['best'].get('server_lr', 0):g}"
+                    if "server_lr" in one["best"]
+                    else "none",
+                    str(len(one["sweep"])),
+                ]
+                for name, one in found.items()
+            ],
+        )
+
+
+def three(evidence: Evidence, setting: str) -> list[float]:
+    """Three values of epsilon between the start and the best end, evenly in logs."""
+    errors = [curve.error for curve in evidence.curves[setting].values()]
+    start = max(np.exp(np.log(e[:, 0]).mean()) for e in errors)
+    ends = [np.exp(np.log(e).mean(axis=0)) for e in errors]
+    least = min(np.nanmin(e) for e in ends)
+    return [float(f"{v:.1g}") for v in np.geomspace(start, least, 5)[1:-1]]
+
+
+def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
+    curves = evidence.curves[setting]
+
+    def cell(value: float | None, axis: str) -> str:
+        if value is None:
+            return "-"
+        return bytes_text(value) if axis == "bytes" else f"{value:,.0f}"
+
+    rows = []
+    for epsilon in three(evidence, setting):
+        for name, curve in curves.items():
+            reached = [cell(curve.until(epsilon, axis), axis) for axis in AXES]
+            rows.append([f"{epsilon:.0e}", name, *reached])
+    yield Text("Until the geometric mean over seeds is at most ε:")
+    yield Grid(["ε", "method", "rounds", "samples", "bytes"], rows)
+    rival = "cd-mage-plus"
+    if rival in curves:
+        rows = []
+        for option in ("sagda-i", "sagda-ii"):
+            cells = []
+            for axis in AXES:
+                at = crossing(curves[option], curves[rival], axis)
+                text = "never" if at is None else cell(at, axis)
+                cells.append("from the start" if at == 0 else text)
+            rows.append([option, *cells])
+        yield Text("From where on SAGDA stays below CD-MAGE+:")
+        yield Grid(["method", "rounds", "samples", "bytes"], rows)
+
+
+def gan_blocks(
+    figure: Figure, evidence: Evidence, setting: str, out: Path
+) -> Iterator[Block]:
+    curves = evidence.curves[setting]
+    rows, shares = [], []
+    for name, curve in curves.items():
+        distance = curve.values["frechet"].mean(axis=0)
+        rows.append(
+            [
+                name,
+                f"{distance[0]:.3g}",
+                f"{distance[-1]:.3g}",
+                f"{distance[0] / distance[-1]:.3g}",
+            ]
+        )
+        if curve.shares is not None:
+            mean = curve.shares.mean(axis=0)
+            shares.append([name, *(f"{100 * share:.1f}" for share in mean)])
+    yield Text("Fréchet distance of generated from real rows, mean over seeds:")
+    yield Grid(["method", "start", "end", "ratio"], rows)
+    yield Text("Share of each class among 2,000 generated rows, in per cent:")
+    classes = len(shares[0]) - 1
+    yield Grid(["method", *map(str, range(classes))], shares)
+    for part in figure.parts[setting]:
+        for name, images in gallery.read(out / figure.name / setting / part).items():
+            yield Pictures(
+                f"{figure.name}-{setting}-{name}",
+                gallery.grid(images),
+                f"{name}, {setting}, first seed: 50 generated rows",
+            )
+
+
+def write_html(path: Path, content: list[Block], title: str) -> None:
+    """One file with everything inside."""
+    _, vl_convert = drawing()
+    body, specs = [], {}
+    for block in content:
+        match block:
+            case Heading(text, level):
+                body.append(f"<h{level}>{html.escape(text)}</h{level}>")
+            case Text(text):
+                body.append(f"<p>{html.escape(text)}</p>")
+            case Grid(head, rows):
+                body.append(scrolled(in_table(rows, head)))
+            case Chart(name, spec, caption):
+                specs[name] = spec
+                body.append(
+                    f'<figure class="scroll"><div id="{name}"></div>'
+                    f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+                )
+            case Pictures(_, png, caption):
+                body.append(gallery.figure(caption, png))
+    place = resources.files("sagda.report").joinpath("templates", "reproduction.html")
+    page = Template(place.read_text("utf-8")).substitute(
+        title=html.escape(title),
+        body="\n".join(body),
+        bundle=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
+        data=json.dumps(specs).replace("</", "<\\/"),
+    )
+    durable.write(path, page)
+
+
+def write_markdown(path: Path, content: list[Block], intro: str) -> None:
+    """The page for the docs, its pictures beside it in images/."""
+    own = as_markdown(content, path.parent / "images", "reproduction")
+    durable.write(path, f"{intro.rstrip()}\n\n{own}")
+
+
+def as_markdown(content: list[Block], images: Path, prefix: str) -> str:
+    """The blocks as text, and their pictures in `images`."""
+    images.mkdir(exist_ok=True)
+    out = []
+    escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
+    for block in content:
+        match block:
+            case Heading(text, level):
+                out += [f"{'#' * level} {text}", ""]
+            case Text(text):
+                out += [text, ""]
+            case Grid(head, rows):
+                line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
+                out += [line(head), f"|{'---|' * len(head)}", *map(line, rows), ""]
+            case Chart(name, spec, caption):
+                file = f"{prefix}-{name}.png"
+                durable.write(images / file, small(spec))
+                out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
+            case Pictures(name, png, caption):
+                file = f"{prefix}-{re.sub('[^a-z0-9-]', '-', name)}.png"
+                durable.write(images / file, png)
+                out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
+    return "\n".join(out)
+
+
+def small(spec: dict[str, Any]) -> bytes:
+    """A chart as a PNG of few colours."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture(spec, "png", width=None)))
+    size = [3 * side // 4 for side in image.size]
+    image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    # This method keeps rare colours, which are the curves'.
+    few = image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(out, "png", optimize=True)
+    return out.getvalue()

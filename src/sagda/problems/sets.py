@@ -1,0 +1,191 @@
+"""Convex sets that x and y may be held in, each with its Euclidean projection."""
+
+import abc
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda import check
+from sagda.check import BadKind, BadValue
+from sagda.core import PyTree
+from sagda.problems.inner import norm
+from sagda.pytree import register
+
+ROUNDING = 1e-5  # how far from a set its points may lie, relative to their length
+
+
+class ConvexSet(abc.ABC):
+    """A closed convex set of arrays; a frozen dataclass, so that programs take it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
+    @abc.abstractmethod
+    def project(self, tree: PyTree) -> PyTree:
+        """The point of the set nearest to `tree`."""
+
+    def fit(self, name: str, tree: PyTree) -> None:
+        """Raise if no array of such a shape can lie in the set; `name` is x or y."""
+        return None
+
+    def holds(self, tree: PyTree) -> jax.Array:
+        """Whether `tree` lies in the set, but for rounding."""
+        away = jax.tree.map(lambda a, b: a - b, self.project(tree), tree)
+        return norm(away) <= ROUNDING * (1 + norm(tree))
+
+
+@dataclass(frozen=True)
+class Simplex(ConvexSet):
+    """Vectors with entries from zero on that add up to `scale`.
+
+    Examples:
+        >>> Simplex().project(np.array([0.75, 0.75, -1.0])).tolist()
+        [0.5, 0.5, 0.0]
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", check.positive("scale", self.scale))
+
+    def project(self, tree: PyTree) -> PyTree:
+        from optax import projections
+
+        return projections.projection_simplex(tree, self.scale)
+
+    def fit(self, name: str, tree: PyTree) -> None:
+        shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
+        if len(shapes) != 1 or len(shapes[0]) != 1:
+            found = f"{len(shapes)} arrays"
+            if len(shapes) == 1:
+                found = f"one of shape {shapes[0]}"
+            raise BadValue(
+                f"`{name}` must be one vector to lie in a Simplex, got {found}; put "
+                "what is weighed into one array."
+            )
+
+
+@dataclass(frozen=True)
+class Box(ConvexSet):
+    """Entries between `low` and `high`: numbers, or arrays shaped as what they bound.
+
+    Infinity is no bound.
+
+    Examples:
+        >>> Box(0.0, [1.0, 2.0]).project(np.array([-1.0, 5.0])).tolist()
+        [0.0, 2.0]
+    """
+
+    low: Any
+    high: Any
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, bound(name, getattr(self, name)))
+        shapes = {np.shape(b) for b in (self.low, self.high)} - {()}
+        if len(shapes) > 1:
+            raise BadValue(
+                "`low` and `high` must have one shape, got "
+                f"{np.shape(self.low)} and {np.shape(self.high)}."
+            )
+        if np.any(np.asarray(self.low) > self.high):
+            raise BadValue(
+                f"`low` must be at most `high`, got {self.low} and {self.high}."
+            )
+
+    def project(self, tree: PyTree) -> PyTree:
+        from optax import projections
+
+        all_at = lambda bound: jax.tree.map(lambda a: bound, tree)
+        return projections.projection_box(tree, all_at(self.low), all_at(self.high))
+
+    def fit(self, name: str, tree: PyTree) -> None:
+        shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
+        for own in (self.low, self.high):
+            if np.shape(own) and shapes != [np.shape(own)]:
+                raise BadValue(
+                    f"`{name}` must be one array of the shape {np.shape(own)} of its "
+                    f"Box's bounds, got {', '.join(map(str, shapes))}; a number bounds "
+                    "arrays of any shape."
+                )
+
+
+def bound(name: str, value: Any) -> Any:
+    """A float, or an array of them."""
+    try:
+        out = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        out = np.array(np.nan)
+    if isinstance(value, bool) or np.isnan(out).any():
+        raise BadKind(
+            f"`{name}` must be a number or an array of numbers, got {value!r:.60} of "
+            f"type {type(value).__name__}."
+        )
+    return out if out.ndim else float(out)
+
+
+@dataclass(frozen=True)
+class Ball(ConvexSet):
+    """All that is at most `radius` long, several arrays together.
+
+    Args:
+        radius: zero leaves the origin alone.
+        norm: 1, 2 or "inf".
+        rows: every row of a matrix has a ball of its own.
+
+    Examples:
+        >>> y = np.array([[0.0, 4.0], [0.0, 0.5]])
+        >>> Ball(1.0, rows=True).project(y).tolist(), Ball(1.0, "inf").holds(y).item()
+        ([[0.0, 1.0], [0.0, 0.5]], False)
+    """
+
+    radius: float
+    norm: Any = 2
+    rows: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", check.real("radius", self.radius, low=0))
+        known = {1: 1, 2: 2, "inf": "inf", math.inf: "inf"}
+        ok = isinstance(self.norm, numbers.Real | str) and self.norm in known
+        if not ok or isinstance(self.norm, bool):
+            raise BadValue(f"`norm` must be 1, 2 or 'inf', got {self.norm!r}.")
+        object.__setattr__(self, "norm", known[self.norm])
+
+    def project(self, tree: PyTree) -> PyTree:
+        from optax import projections
+
+        kinds = {
+            1: projections.projection_l1_ball,
+            2: projections.projection_l2_ball,
+            "inf": projections.projection_linf_ball,
+        }
+
+        def nearest(tree: PyTree) -> PyTree:
+            found = kinds[self.norm](tree, self.radius)
+            # Optax divides by the radius.
+            return jax.tree.map(lambda a: jnp.where(self.radius > 0, a, 0), found)
+
+        return jax.tree.map(jax.vmap(nearest), tree) if self.rows else nearest(tree)
+
+    def fit(self, name: str, tree: PyTree) -> None:
+        flat = [np.shape(a) for a in jax.tree.leaves(tree) if np.ndim(a) < 2]
+        if self.rows and flat:
+            raise BadValue(
+                f"`{name}` must be a matrix for a Ball with rows=True, got an array "
+                f"of shape {flat[0]}; rows=False takes it as a whole."
+            )
+
+
+def check_set(name: str, found: Any) -> None:
+    """Raise unless it is a set, or None for none; `name` is x_in or y_in."""
+    if found is not None and not isinstance(found, ConvexSet):
+        raise BadKind(
+            f"`{name}` must be a Simplex, a Box or a Ball, such as sagda.Ball(1.0), or "
+            f"None, got {found!r:.60} of type {type(found).__name__}."
+        )

@@ -1,0 +1,1 @@
+"""Everything a person looks at: pages, pictures and the terminal."""

@@ -1,0 +1,245 @@
+"""What a person sees: progress, tables, catalogues; and the signals they send."""
+
+import inspect
+import json as json_module
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table as RichTable
+
+from sagda.algorithms import ALGORITHMS
+from sagda.data.datasets import DATASETS, load
+from sagda.data.federation import Federation, Table
+from sagda.data.partition import PARTITIONS
+from sagda.problems import PROBLEMS
+from sagda.runs.config import Config
+from sagda.runs.experiment import options_of
+from sagda.runs.folder import Watch
+from sagda.runs.results import Results, judged_by, read_results
+from sagda.simulator import run as runs
+
+SYMBOLS = {"grad_phi_sq": "||grad Phi||^2", "grad_x_sq": "||grad_x f||^2"}
+
+
+class Interrupt:
+    """Turns SIGINT and SIGTERM into a wish to stop; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.before[number] = signal.signal(number, self.ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+
+class Display:
+    """A live line per algorithm; nothing where nobody looks."""
+
+    def __init__(self, config: Config, quiet: bool):
+        self.config = config
+        self.console = Console(stderr=True, soft_wrap=True)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[error]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self.tasks: dict[str, Any] = {}
+        self.first: dict[str, tuple[int, float]] = {}
+
+    def __enter__(self) -> "Display":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def watch(self, stop: Interrupt, checkpoint_seconds: float) -> Watch:
+        return Watch(self.started, self.progress, self.warn, stop, checkpoint_seconds)
+
+    def started(self, name: str, first: int) -> None:
+        total = self.config.rounds
+        width = max(map(len, self.config.algorithms))
+        self.tasks[name] = self.bars.add_task(
+            name.ljust(width), total=total, completed=first, rate="compiling", error=""
+        )
+
+    def progress(self, name: str, now: runs.Progress) -> None:
+        then = self.first.setdefault(name, (now.round, now.seconds))
+        rounds, seconds = now.round - then[0], now.seconds - then[1]
+        rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
+        judged = judged_by(now.latest)
+        symbol, found = SYMBOLS.get(judged, judged), now.latest[judged]
+        # A sweep shows its best point: some always diverge.
+        value = np.nanmin(found, initial=np.inf) if self.config.grid else found.mean()
+        error = f"{symbol} {value:.1e}"
+        self.bars.update(self.tasks[name], completed=now.round, rate=rate, error=error)
+
+    def warn(self, message: str) -> None:
+        self.console.print(f"sagda: {message}", highlight=False, markup=False)
+
+
+def results(folder: Path, page: str, json: bool) -> None:
+    """The table of a finished folder."""
+    found = read_results(folder)
+    if json:
+        out = {"folder": str(folder), "summary": found.summary, "page": page}
+        print(json_module.dumps(out))
+        return
+    Console(width=None if sys.stdout.isatty() else 120).print(results_table(found))
+    print(f"run folder: {folder}\n{page}")
+
+
+def results_table(found: Results) -> RichTable:
+    table = RichTable(box=None, pad_edge=False)
+    for name in ("point" if found.points else "algorithm", *found.headings):
+        side = "left" if name in ("algorithm", "point") else "right"
+        table.add_column(name, justify=side, no_wrap=True)
+    for name, cells in found.table.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def show_split(
+    federation: Federation,
+    counts: dict[str, list[int]],
+    picture: Path | None,
+    json: bool,
+) -> None:
+    sizes = federation.size.tolist()
+    if json:
+        out = {"hash": federation.hash, "clients": federation.clients, "sizes": sizes}
+        drawn = None if picture is None else str(picture)
+        print(json_module.dumps(out | {"labels": counts, "picture": drawn}))
+        return
+    table = RichTable("client", "rows", *(f"class {c}" for c in counts), box=None)
+    names = federation.names
+    for i, size in enumerate(sizes):
+        name = str(i) if names is None else str(names[i])
+        table.add_row(name, str(size), *(str(held[i]) for held in counts.values()))
+    Console().print(table)
+    print(
+        f"clients: {federation.clients}, rows: {sum(sizes)}, split: {federation.hash}"
+    )
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+LISTED = 20  # clients shown one by one
+
+
+def show_data(name: str, options: dict[str, Any], json: bool) -> None:
+    dataset = load(name, **options)
+    out: dict[str, Any] = {"name": dataset.name}
+    for part, table in (("train", dataset.train), ("test", dataset.test)):
+        if table is not None:
+            out[part] = described(table)
+    if json:
+        print(json_module.dumps(out))
+        return
+    for part, facts in out.items():
+        if isinstance(facts, dict):
+            show_part(part, facts)
+
+
+def described(table: Table) -> dict[str, Any]:
+    """Rows, features, classes as the data name them, and what every client holds."""
+    label = np.asarray(table.label if table.origin is None else table.origin)
+    shown = lambda c: f"{c:g}" if label.dtype.kind in "fiub" else str(c)
+    classes, place = np.unique(label, return_inverse=True)
+    counts = np.bincount(place, minlength=len(classes)).tolist()
+    facts: dict[str, Any] = {
+        "rows": len(label),
+        "features": int(table.features.shape[1]),
+        "classes": {shown(c): n for c, n in zip(classes, counts, strict=True)},
+    }
+    if table.client is not None:
+        names, owner = np.unique(table.client, return_inverse=True)
+        held = np.zeros((len(names), len(classes)), int)
+        np.add.at(held, (owner, place), 1)
+        facts["clients"] = {
+            str(name): dict(zip(facts["classes"], own.tolist(), strict=True))
+            for name, own in zip(names, held, strict=True)
+        }
+    return facts
+
+
+def show_part(part: str, facts: dict[str, Any]) -> None:
+    total, classes = facts["rows"], facts["classes"]
+    shares = ", ".join(f"{c}: {n} ({n / total:.1%})" for c, n in classes.items())
+    print(f"{part}: {total} rows, {facts['features']} features; {shares}")
+    clients: dict[str, dict[str, int]] = facts.get("clients", {})
+    if not clients:
+        return
+    sizes = {name: sum(held.values()) for name, held in clients.items()}
+    alone = sum(max(held.values()) == sizes[name] for name, held in clients.items())
+    low, high = min(sizes.values()), max(sizes.values())
+    print(
+        f"  {len(clients)} clients of {low} to {high} rows, "
+        f"{alone} of them with one class only"
+    )
+    rows = RichTable("client", "rows", *(f"class {c}" for c in classes), box=None)
+    largest = sorted(clients, key=lambda name: -sizes[name])[:LISTED]
+    for name in largest:
+        held = (str(n) for n in clients[name].values())
+        rows.add_row(name, str(sizes[name]), *held)
+    Console().print(rows)
+    if len(clients) > LISTED:
+        print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
+
+
+def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """All that has a name, with its first sentence and its parameters."""
+    first = lambda thing: (inspect.getdoc(thing) or "").splitlines()[0]
+    entry = lambda thing, options: {"what": first(thing), "parameters": options}
+    keywords = lambda thing: [
+        p.name
+        for p in inspect.signature(thing).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in ("clients", "samples", "seed")
+    ]
+    return {
+        "algorithms": {n: entry(f, options_of(n)) for n, f in ALGORITHMS.items()},
+        "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
+        "data": {n: entry(f, []) for n, f in DATASETS.items()},
+        "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
+    }
+
+
+def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
+    console = Console(soft_wrap=True)
+    for title, rows in parts.items():
+        table = RichTable("name", "what", title=title, title_justify="left", box=None)
+        for name, row in rows.items():
+            options = f"  [dim]{', '.join(row['parameters'])}[/dim]"
+            table.add_row(name, row["what"] + (options if row["parameters"] else ""))
+        console.print(table)

@@ -1,0 +1,1 @@
+"""After training: scores, calibration and evaluation of a model."""

@@ -1,0 +1,112 @@
+"""The program of an evaluation: all rows, as every run's iterate sees them."""
+
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sagda.algorithms.trace import have_room
+from sagda.core import Point
+from sagda.data.federation import Table
+from sagda.keys import root_key
+from sagda.problems.inner import norm_sq
+from sagda.problems.metrics import measure
+from sagda.simulator.devices import SPARED
+from sagda.simulator.memories import unpacked
+from sagda.simulator.setup import View, on_device
+
+
+class Evaluation(NamedTuple):
+    columns: dict[str, Any]
+    scores: Any  # [rows] of the training table, or None
+    test_scores: Any  # [rows] of the test table, or None
+
+
+class Seen(NamedTuple):
+    """What an evaluation looks at, the optional parts where they are asked for."""
+
+    z: Point
+    memory: Any = None  # for variate_lag
+    drift: Any = None
+
+
+class Look:
+    """An evaluation by one compiled program, on the host's and the devices' behalf."""
+
+    def __init__(self, view: View, test: Table | None, metrics: tuple[str, ...]):
+        self.view, self.metrics, self.test = view, metrics, None
+        self.together: int | None = None  # runs, of several
+        self.batch_size = view.clients.batch_size
+        if test is not None:
+            columns = Table(test.features, test.label)
+            (device,) = view.weight.devices()
+            put = lambda a: on_device(a, view.weight.dtype, device=device)
+            self.test = jax.tree.map(put, columns)
+
+    def __call__(self, seen: Seen) -> Evaluation:
+        parts = [
+            jax.device_get(evaluate(self.view, some, self.test, self.metrics))
+            for some in self.groups(seen)
+        ]
+        runs = len(jax.tree.leaves(seen)[0])
+        join = lambda *arrays: np.concatenate(arrays)[:runs]
+        found: Evaluation = jax.tree.map(join, *parts)
+        if found.scores is not None:
+            found = found._replace(scores=[s[: len(self.label)] for s in found.scores])
+        return found
+
+    def groups(self, seen: Seen) -> list[Seen]:
+        """As many runs at a time as have room, the last run filling up."""
+        runs = len(jax.tree.leaves(seen)[0])
+        if runs > 1 and self.together is None:
+            one = partial(look_at, self.view, test=self.test, metrics=self.metrics)
+            self.together = have_room(one, jax.tree.map(lambda a: a[0], seen))
+        if self.together is None or self.together >= runs:
+            return [seen]
+        count = -(-runs // self.together)
+        size = -(-runs // count)
+        chosen = np.minimum(np.arange(count * size), runs - 1).reshape(count, size)
+        return [jax.tree.map(lambda a, some=some: a[some], seen) for some in chosen]
+
+    @cached_property
+    def label(self) -> np.ndarray:
+        """Of the training rows; spare ones come last and have no weight."""
+        held = np.count_nonzero(self.view.weight)
+        return np.asarray(self.view.clients.table.label)[:held]
+
+    @cached_property
+    def test_label(self) -> np.ndarray:
+        assert self.test is not None
+        return np.asarray(self.test.label)
+
+
+def look_at(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Evaluation:
+    """The columns of one run's history at this moment."""
+    clients, z = view.clients, seen.z
+    problem, table, M = clients.problem, clients.table, clients.count
+
+    def variate_lag() -> jax.Array:
+        def one(client):
+            i, row = client
+            f, v_i = clients.objective(i), unpacked(row, z)
+            return norm_sq(v_i - f.grad(z, f.whole(root_key(0))))
+
+        return jax.lax.map(one, (jnp.arange(M), seen.memory)).mean()
+
+    columns = measure(problem, z, table, view.weight, view.owner, M)
+    extra = {
+        "drift": lambda: seen.drift,
+        "variate_lag": variate_lag,
+        "potential": lambda: columns["phi"] - columns["f"] / 10,
+    }
+    columns |= {name: extra[name]() for name in metrics}
+    test_scores = None if test is None else problem.score(z.x, test)
+    return Evaluation(columns, problem.score(z.x, table), test_scores)
+
+
+@partial(jax.jit, static_argnames="metrics", compiler_options=SPARED)
+def evaluate(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Evaluation:
+    """`look_at` for runs side by side; all methods share the program."""
+    return jax.vmap(lambda seen: look_at(view, seen, test, metrics))(seen)

@@ -1,0 +1,117 @@
+"""`Recorder`: the ledger of a run and the rows of its history."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sagda.algorithms.costs import PhaseCost, cost
+from sagda.core import Algorithm, Point
+from sagda.problems.metrics import COLUMNS, auc
+from sagda.simulator.evaluator import Seen
+from sagda.simulator.history import Growing, History
+from sagda.simulator.rounds import Carry, Tally
+
+
+class Ledger(NamedTuple):
+    """Whole counts over a run so far, so that no way of cutting it changes them."""
+
+    opening: Tally
+    rounds: Tally
+    seconds: float  # in rounds, without compiling
+
+    def add(self, tally: Tally, seconds: float) -> "Ledger":
+        total = Tally(
+            *(a + np.asarray(b) for a, b in zip(self.rounds, tally, strict=True))
+        )
+        return Ledger(self.opening, total, self.seconds + seconds)
+
+
+def in_full(tally: Tally) -> Tally:
+    """Counts that a long run cannot overflow."""
+    return Tally(*(np.asarray(a, np.int64) for a in tally))
+
+
+def used(
+    tally: Tally, phases: tuple[PhaseCost, ...], rounds: int
+) -> dict[str, np.ndarray]:
+    """What `rounds` rounds with these counts cost, by seed."""
+    sent, replied, rows, _ = tally
+    column = lambda name: np.array([getattr(phase, name) for phase in phases], np.int64)
+    # A pass uses the rows of whoever took part, on average.
+    mean_rows = rows / np.maximum(sent, 1)
+    samples = column("rows") + column("passes") * mean_rows
+    everyone = np.ones(len(sent), np.int64)
+    return {
+        "gradients": rounds * column("gradients").sum() * everyone,
+        "samples": rounds * samples.sum(axis=1),
+        "bytes_down": sent @ column("bytes_down"),
+        "bytes_up": replied @ column("bytes_up"),
+    }
+
+
+class Recorder:
+    """Counts what was exchanged and measures what is asked, one row per evaluation.
+
+    `look(seen)` gives an `Evaluation` of every run, on the host.
+    """
+
+    def __init__(
+        self,
+        look: Any,
+        algorithm: Algorithm,
+        z: Point,
+        seeds: tuple[int, ...],
+        metrics: tuple[str, ...],
+    ):
+        self.look, self.seeds, self.metrics = look, seeds, metrics
+        batch_size = look.batch_size
+        self.phases = cost(algorithm, z, batch_size=batch_size)
+        self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
+        self.ledger = Ledger(*self.no_tallies(), 0.0)
+        self.latest: dict[str, np.ndarray] = {}
+        self.rows = Growing(seeds)
+
+    def no_tallies(self) -> tuple[Tally, Tally]:
+        def none(phases: int) -> Tally:
+            counts = np.zeros((len(self.seeds), phases), np.int64)
+            return Tally(counts, counts, counts, np.zeros(len(self.seeds), np.int64))
+
+        return none(len(self.opening)), none(len(self.phases))
+
+    def go_on(self, past: History, ledger: Ledger) -> None:
+        """Start where an earlier run stopped."""
+        self.rows.go_on(past)
+        self.ledger = ledger
+        self.latest = {name: column[:, -1] for name, column in past.columns.items()}
+
+    def open(self, tally: Tally) -> None:
+        self.ledger = self.ledger._replace(opening=in_full(tally))
+
+    def count(self, tally: Tally, seconds: float) -> None:
+        self.ledger = self.ledger.add(in_full(tally), seconds)
+
+    def evaluate(self, carry: Carry, t: int) -> None:
+        """Append a row."""
+        asked = lambda name, part: part if name in self.metrics else None
+        memory = asked("variate_lag", carry.memory)
+        seen = Seen(carry.state.z, memory, asked("drift", carry.drift))
+        columns, scores, test_scores = self.look(seen)
+        everyone = np.ones(len(self.seeds), np.int64)
+        before = used(self.ledger.opening, self.opening, 1)
+        since = used(self.ledger.rounds, self.phases, t)
+        row: dict[str, np.ndarray] = {"round": t * everyone}
+        row |= {name: before[name] + since[name] for name in since}
+        # A simulator looks at the clients' rows itself: evaluation sends nothing.
+        row["eval_bytes"] = 0 * everyone
+        row["lost_rounds"] = self.ledger.rounds.lost
+        row["seconds"] = self.ledger.seconds * everyone
+        first = [name for name in COLUMNS if name in columns]
+        row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
+        if scores is not None:
+            label = self.look.label
+            row["auc_train"] = np.array([auc(s, label) for s in scores])
+        if test_scores is not None:
+            label = self.look.test_label
+            row["auc_test"] = np.array([auc(s, label) for s in test_scores])
+        self.latest = row
+        self.rows.append(row)

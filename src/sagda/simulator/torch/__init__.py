@@ -1,0 +1,1 @@
+"""The simulator's rounds on PyTorch tensors, client by client."""

@@ -1,0 +1,146 @@
+"""An evaluation of PyTorch models, in blocks of rows."""
+
+from functools import reduce
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from sagda.check import BadValue
+from sagda.core import Point, PyTree
+from sagda.data.federation import Federation, Table
+from sagda.keys import root_key
+from sagda.models.torch import arrays, tensors
+from sagda.problems.base import Problem
+from sagda.problems.inner import norm_sq
+from sagda.simulator.evaluator import Evaluation, Seen
+from sagda.simulator.torch.objective import Rows, evaluating, gradient
+
+NO_PHI = "`metrics` may hold potential only where Phi is measured, and it is not here."
+BLOCK = 4096  # rows that an evaluation looks at together
+
+
+class EagerLook:
+    """An evaluation of every run, in blocks of rows."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        federation: Federation,
+        test: Table | None,
+        metrics: tuple[str, ...],
+    ):
+        self.rows, self.metrics = rows, metrics
+        self.batch_size, self.owner = rows.batch_size, federation.owner
+        self.clients = federation.clients
+        feature = jax.tree.leaves(rows.table)[0]
+        self.weight = torch.from_numpy(federation.weight).to(feature.dtype)
+        self.label = np.asarray(getattr(federation.data, "label", None))
+        columns = None if test is None else Table(test.features, test.label)
+        self.test = tensors(columns, feature.numpy().dtype)
+        self.test_label = None if test is None else np.asarray(test.label)
+
+    def blocks(self) -> Any:
+        count = len(self.weight)
+        for at in range(0, count, BLOCK):
+            part = slice(at, min(at + BLOCK, count))
+            position = torch.from_numpy(self.position[part])
+            yield self.rows.cut(part, position), self.weight[part]
+
+    @property
+    def position(self) -> np.ndarray:
+        return np.arange(len(self.weight)) - self.rows.start[self.owner]
+
+    def __call__(self, seen: Seen) -> Evaluation:
+        found = []
+        with evaluating(self.rows.problem):
+            for s in range(len(jax.tree.leaves(seen)[0])):
+                own = jax.tree.map(lambda a, s=s: a[s, ...], seen)
+                found.append(self.one(own._replace(z=tensors(own.z))))
+        columns, scores, tests = zip(*found, strict=True)
+        stacked = {name: np.array([c[name] for c in columns]) for name in columns[0]}
+        some = lambda values: None if values[0] is None else list(values)
+        return Evaluation(stacked, some(scores), some(tests))
+
+    def one(self, seen: Seen) -> Evaluation:
+        problem, z = self.rows.problem, seen.z
+        values = [problem.loss(z, rows, None) for rows, _ in self.blocks()]
+        losses = torch.cat(values).double().numpy()
+        weight = self.weight.double().numpy()
+        M = self.clients
+        each = np.bincount(self.owner, M * weight * losses, minlength=M)
+        columns = {"f": weight @ losses, "worst_client_loss": each.max()}
+        y = self.best_y(z.x) if problem.measures_phi else None
+        if y is None:
+            grad = self.grad(z)
+            columns |= {"grad_x_sq": float(norm_sq(grad.x))}
+            columns |= {"grad_y_sq": float(norm_sq(grad.y))}
+        else:
+            best = Point(z.x, y)
+            phi = sum(float(w @ problem.loss(best, r, None)) for r, w in self.blocks())
+            columns |= {"grad_phi_sq": float(norm_sq(self.grad(best).x)), "phi": phi}
+            columns["gap"] = phi - columns["f"]
+        if type(problem).metrics is not Problem.metrics:
+            whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
+            found = problem.metrics(z, whole, self.weight)
+            columns |= {name: float(value) for name, value in found.items()}
+        columns |= {name: self.optional(name, seen, columns) for name in self.metrics}
+        score = lambda rows: problem.score(z.x, rows)
+        scores = [score(rows) for rows, _ in self.blocks()]
+        whole = None if scores[0] is None else torch.cat(scores).numpy()
+        tests = None if self.test is None else score(self.test)
+        return Evaluation(columns, whole, None if tests is None else tests.numpy())
+
+    def grad(self, z: Point) -> Point:
+        """Of f, summed over blocks."""
+        problem = self.rows.problem
+        parts = [
+            gradient(lambda z, r=r, w=w: w @ problem.loss(z, r, None), z)
+            for r, w in self.blocks()
+        ]
+        return reduce(Point.__add__, parts)
+
+    def best_y(self, x: PyTree) -> PyTree | None:
+        """In closed form, from sums over blocks; None where there is none."""
+        problem = self.rows.problem
+        parts = [problem.inner_sums(x, r, w) for r, w in self.blocks()]
+        if parts[0] is None:
+            return None
+        sums = jax.tree.map(lambda *a: sum(a), *parts)
+        like = jax.tree.leaves(x)[0].dtype
+        y = tensors(problem.y_from(arrays(sums)))
+        return jax.tree.map(lambda a: a.to(like), y)
+
+    def optional(self, name: str, seen: Seen, columns: dict[str, Any]) -> float:
+        if name == "drift":
+            return float(seen.drift)
+        if name == "potential":
+            if "phi" not in columns:
+                raise BadValue(NO_PHI)
+            return columns["phi"] - columns["f"] / 10
+        lag = 0.0
+        for i in range(self.clients):
+            f = self.rows.objective(i)
+            v_i = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), seen.memory)
+            lag += float(norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0)))))
+        return lag / self.clients
+
+
+def eager_columns(
+    problem: Problem, federation: Federation, test: Table | None
+) -> list[str]:
+    """What an evaluation measures, found by a look at two rows."""
+    rows = Rows.of(problem, federation, None, np.float32)
+    two: Any = rows.cut(slice(0, 2), torch.arange(2))
+    weight: Any = torch.full((2,), 0.5)
+    z = tensors(problem.init(root_key(0)), np.float32)
+    names = ["f", "worst_client_loss"]
+    with evaluating(problem):
+        sums = problem.inner_sums(z.x, two, weight) if problem.measures_phi else None
+        phi = ["grad_phi_sq", "phi", "gap"]
+        names += ["grad_x_sq", "grad_y_sq"] if sums is None else phi
+        names += list(problem.metrics(z, two, weight))
+        if problem.score(z.x, two) is not None:
+            names += ["auc_train"] if test is None else ["auc_train", "auc_test"]
+    return names

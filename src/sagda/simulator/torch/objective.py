@@ -1,0 +1,193 @@
+"""f_i by PyTorch: the same text runs on its tensors as it stands, client by client.
+
+Rows are drawn from the same keys as in the compiled engine.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from sagda.core import Objective, Phase, Point, Turn
+from sagda.data.federation import Federation, Table
+from sagda.keys import Key
+from sagda.models.torch import arrays, models_in, seeded, tensors
+from sagda.problems.base import Problem
+from sagda.simulator.objective import Xi, drawn
+from sagda.simulator.setup import Ops, numbers
+
+draw_rows = jax.jit(drawn, static_argnums=(2, 3))
+
+
+class Rows(NamedTuple):
+    """All clients' rows as tensors, and what their losses are."""
+
+    problem: Any  # a `Problem` whose loss takes tensors; for noise it has no key, but
+    # PyTorch's own generator, which is at the sample's place
+    table: Any  # [rows, ...]
+    start: np.ndarray
+    size: np.ndarray
+    batch_size: int | None
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        federation: Federation,
+        batch_size: int | None,
+        dtype: Any,
+    ) -> "Rows":
+        columns = numbers(problem.columns(federation))
+        if isinstance(columns, Table):  # features of whole numbers are numbers, too
+            features = np.asarray(columns.features).astype(dtype, copy=False)
+            columns = columns._replace(features=features)
+        data = tensors(columns, dtype)
+        return cls(problem, data, federation.start, federation.size, batch_size)
+
+    def cut(self, rows: Any, position: Any) -> Any:
+        batch = jax.tree.map(lambda column: column[rows], self.table)
+        if isinstance(batch, Table):
+            batch = batch._replace(position=position)
+        return batch
+
+    def objective(self, i: int) -> "Client":
+        return Client(self, int(self.start[i]), int(self.size[i]))
+
+
+class Client(Objective):
+    """f_i by PyTorch."""
+
+    def __init__(self, rows: Rows, start: int, size: int):
+        self.rows, self.start, self.size = rows, start, size
+
+    def draw(self, key: Key, count: int | None = None) -> Xi:
+        xi = draw_rows(key, self.size, self.rows.batch_size, count)
+        return jax.tree.map(np.asarray, xi)
+
+    def whole(self, key: Key) -> Xi:
+        return self.draw(key)._replace(position=None)
+
+    def grad(self, z: Point, xi: Xi) -> Point:
+        if xi.position is None:
+            batch = self.rows.cut(
+                slice(self.start, self.start + self.size), torch.arange(self.size)
+            )
+        else:
+            position = torch.from_numpy(xi.position.astype(np.int64))
+            batch = self.rows.cut(self.start + position, position)
+        problem = self.rows.problem
+        with seeded(*xi.seed.tolist()):
+            found = gradient(lambda z: problem.loss(z, batch, None).mean(), z)
+        return problem.treat(found)
+
+    def project(self, z: Point) -> Point:
+        return projected(self.rows.problem, z)
+
+
+def gradient(value: Any, z: Any) -> Any:
+    """The gradient of `value` at a tree of tensors."""
+    leaves, structure = jax.tree.flatten(z)
+    leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+    with torch.enable_grad():
+        total = value(jax.tree.unflatten(structure, leaves))
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+    found = [
+        torch.zeros_like(a) if g is None else g
+        for a, g in zip(leaves, found, strict=True)
+    ]
+    return jax.tree.unflatten(structure, found)
+
+
+def projected(problem: Problem, z: Point) -> Point:
+    """The feasible point nearest to z; JAX does it, for what is held in sets is small.
+
+    What is held in none stays as it is.
+    """
+    back = lambda a, b: torch.from_numpy(np.array(a)).to(b)
+    near = lambda project, tree: jax.tree.map(back, project(arrays(tree)), tree)
+    if type(problem).project is not Problem.project:
+        return near(problem.project, z)
+    x_in, y_in = problem.sets()
+    return Point(
+        z.x if x_in is None else near(x_in.project, z.x),
+        z.y if y_in is None else near(y_in.project, z.y),
+    )
+
+
+@contextlib.contextmanager
+def precision(float64: bool) -> Iterator[None]:
+    """What plain numbers become, in PyTorch and in JAX."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if float64 else torch.float32)
+    try:
+        with jax.enable_x64(float64):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def evaluating(problem: Any) -> Iterator[None]:
+    """Layers such as dropout do nothing meanwhile, and no gradients are kept.
+
+    What else is random is the same every time.
+    """
+    models = models_in(problem)
+    for model in models:
+        model.train(False)
+    try:
+        with torch.no_grad(), seeded(0):
+            yield
+    finally:
+        for model in models:
+            model.train(True)
+
+
+def client_part(
+    rows: Rows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
+) -> tuple[Any, Any, Any]:
+    """A phase at a site: the reply, what is kept, and the renewed memory."""
+    double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
+    with precision(double), torch.no_grad():
+        own = tensors(memory)
+        reply, kept = phase.client(
+            rows.objective(0), tensors(message), tensors(kept), turn
+        )
+        return arrays((reply, kept, phase.renew(own, reply)))
+
+
+def eager_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
+    """[rows], in double precision."""
+    x, parts = tensors(x, np.float64), [np.zeros(0)]
+    with precision(True), evaluating(problem):
+        for at in range(0, len(features), block):
+            rows = tensors(np.asarray(features[at : at + block]), np.float64)
+            parts.append(problem.score(x, Table(rows, None)).numpy())
+    return np.concatenate(parts)
+
+
+def value_and_grad(value: Any) -> Any:
+    """As JAX's, for functions of tensors."""
+
+    def both(first: Any, *others: Any) -> tuple[Any, Any]:
+        return value(first, *others), gradient(lambda z: value(z, *others), first)
+
+    return both
+
+
+TORCH = Ops(torch.stack, value_and_grad)
+
+
+def eager_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
+    """What a site is asked of its rows, and their scores, in double precision."""
+    table = tensors(numbers(rows.data), np.float64)
+    if isinstance(table, Table):
+        table = table._replace(position=torch.arange(len(rows.weight)))
+    weight, z = tensors(rows.weight, np.float64), tensors(z, np.float64)
+    with precision(True), evaluating(problem):
+        found = ask(problem, z, table, weight, TORCH)
+        scores = problem.score(z.x, table)
+        return arrays(found), None if scores is None else scores.numpy()
