@@ -13,7 +13,7 @@ from children import Failed
 
 import sagda
 from sagda.federation.flower import processes
-from sagda.federation.site.folder import Desk
+from sagda.federation.site.folder import SiteFolder
 
 APP = Path(__file__).with_name("exchange_app")
 
@@ -105,7 +105,7 @@ def node(folder: Path, i: int, address: str) -> processes.Process:
     file, state = folder / f"site-{i}.npz", folder / f"site-{i}"
     data = clients.data
     np.savez(file, features=data.features[rows], label=data.label[rows])
-    desk = Desk.of({"data": str(file), "state": str(state)})
+    desk = SiteFolder.of({"data": str(file), "state": str(state)})
     desk.census()
     # Flower's own node: the one of `sagda join` would refuse an app that holds code.
     settings = " ".join(f"{k}={json.dumps(v)}" for k, v in desk.settings.items())

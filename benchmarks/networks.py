@@ -25,7 +25,7 @@ import sagda
 from sagda.check import BadValue
 from sagda.keys import root_key
 from sagda.methods import stack
-from sagda.simulator.lanes import Lanes
+from sagda.simulator.lanes import StackedRuns
 from sagda.simulator.layout import resolve
 from sagda.simulator.rounds import is_split, programs
 from sagda.simulator.setup import Setup
@@ -72,7 +72,7 @@ def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
     layout = resolve(text, plain, method.build(), z, 1)
     mesh = layout.mesh if layout.devices > 1 else None
     setup = Setup.of(problem, clients, jnp.float32, **shape, mesh=mesh)
-    lanes = Lanes.of(layout, stack([method], jnp.float32), keys, starts)
+    lanes = StackedRuns.of(layout, stack([method], jnp.float32), keys, starts)
     made: Any = programs(layout, is_split(layout, CLIENTS, CLIENTS))
     carry, _ = made.begin(setup, *lanes)
     span = np.int32(0), np.int32(ROUNDS)

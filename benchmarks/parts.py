@@ -27,8 +27,8 @@ import sagda
 from sagda.keys import root_key
 from sagda.methods import stack
 from sagda.simulator.cohort import draw_members
-from sagda.simulator.evaluator import Look
-from sagda.simulator.lanes import Lanes
+from sagda.simulator.evaluator import Evaluator
+from sagda.simulator.lanes import StackedRuns
 from sagda.simulator.layout import resolve
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, is_split, programs
@@ -69,7 +69,7 @@ class Bench:
         split = is_split(layout, setup.cohort, setup.clients.count)
         made = programs(layout, split)
         method = stack([self.method], jnp.float32)
-        lanes = Lanes.of(layout, method, self.keys, self.starts)
+        lanes = StackedRuns.of(layout, method, self.keys, self.starts)
 
         def run(rounds: int) -> object:
             carry, _ = made.begin(setup, *lanes)
@@ -113,7 +113,7 @@ class Bench:
     def evaluation(self) -> Callable[[int], object]:
         """Evaluations, one after the other, each with its row of the history."""
         view = View.of(self.plain, self.clients, jnp.float32)
-        algorithm, look = self.method.build(), Look(view, None, ())
+        algorithm, look = self.method.build(), Evaluator(view, None, ())
         recorder = Recorder(look, algorithm, self.z, (0,), ())
         state = jax.vmap(algorithm.init)(self.starts)
         carry = Carry(state, None, None, None)

@@ -21,7 +21,7 @@ import sagda
 from sagda.core import Turn
 from sagda.keys import root_key
 from sagda.models.torch import tensors
-from sagda.simulator.torch.objective import Rows
+from sagda.simulator.torch.objective import TorchRows
 
 BATCH, STEPS, REPEATS, FEATURES = 64, 20, 9, 784
 WIDTHS = (16, 128, 512, 1024, 2048)
@@ -64,7 +64,7 @@ def plain(module: nn.Module, features: Any, label: Any, tau: float) -> Callable:
 
 def ours(name: str, problem: Any, federation: Any, module: nn.Module) -> Callable:
     """A client's whole part in a round of `name`."""
-    rows = Rows.of(problem, federation, BATCH, np.float32)
+    rows = TorchRows.of(problem, federation, BATCH, np.float32)
     algorithm = sagda.algorithm(name, local_lr=1e-3, local_steps=STEPS).build()
     start = problem.init(root_key(0))
     with torch.no_grad():

@@ -38,8 +38,8 @@ def main(grid: Grid, context: Context) -> None:
     from sagda import durable
     from sagda.federation.flower.apps import GridSites
     from sagda.federation.plan import Specs, on_host
-    from sagda.federation.server.rounds import Coordinator, first_book
-    from sagda.federation.server.store import Journal, parts_of
+    from sagda.federation.server.rounds import FederatedRounds, first_state
+    from sagda.federation.server.store import ServerStore, parts_of
     from sagda.federation.terms import Terms
     from sagda.runs.config import Config
 
@@ -53,11 +53,11 @@ def main(grid: Grid, context: Context) -> None:
     terms = Terms.settle(Config(**rates), list(census.values()))
     plan = terms.plan("bench")
     home = durable.private(folder / "server")
-    book, journal = first_book(plan, census), Journal(home)
+    book, journal = first_state(plan, census), ServerStore(home)
     first = on_host(plan.algorithm.memory(plan.start()))
     parts = parts_of(plan, book, Specs.of(plan), first)
     journal.describe(terms.text, {}, parts)
-    leader = Coordinator(
+    leader = FederatedRounds(
         plan, book, sites, journal.save, terms=terms.text, min_clients=2
     )
     size = leader.specs.down[PHASE].bytes

@@ -15,14 +15,14 @@ PyTree = Any
 Sample = PyTree  # the paper's xi: what one stochastic gradient is taken on
 
 
-def is_eager(tree: PyTree) -> bool:
+def is_torch(tree: PyTree) -> bool:
     """Whether its arrays are PyTorch's, on which the text runs as it stands."""
     return any(hasattr(a, "requires_grad") for a in jax.tree.leaves(tree))
 
 
 def times(c: Any, a: Any) -> Any:
     """c * a; a number of JAX meets an array of PyTorch as a plain one."""
-    return (float(c) if is_eager(a) else c) * a
+    return (float(c) if is_torch(a) else c) * a
 
 
 @jax.tree_util.register_dataclass
@@ -74,7 +74,7 @@ class Rates:
 
 def zeros_like(z: PyTree) -> Any:
     """A tree of zeros, shaped as `z`."""
-    if is_eager(z):
+    if is_torch(z):
         from sagda.models.torch import Zero
 
         return jax.tree.map(Zero, z)
@@ -83,7 +83,7 @@ def zeros_like(z: PyTree) -> Any:
 
 def where(condition: Any, a: PyTree, b: PyTree) -> Any:
     """`a` if the condition holds, else `b`; of one shape."""
-    if is_eager(a):
+    if is_torch(a):
         return a if condition else b
     return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
 
@@ -96,12 +96,12 @@ def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
 
 def moved(a: Any, c: Any, d: Any) -> Any:
     """a + c d, in one go where the text runs as it stands."""
-    return a.add(d, alpha=float(c)) if is_eager(a) else a + c * d
+    return a.add(d, alpha=float(c)) if is_torch(a) else a + c * d
 
 
 def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
     """z after `z = step(z, xi)` for each xi in turn: a client's K local steps."""
-    if not is_eager(z):
+    if not is_torch(z):
         return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
     for k in range(len(jax.tree.leaves(samples)[0])):
         z = step(z, jax.tree.map(lambda a, k=k: a[k], samples))

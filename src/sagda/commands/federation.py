@@ -62,16 +62,18 @@ def serve(
         program()
     held = None if plaintext else Keys(keys).check()
     from sagda.federation.flower import superlink as serving
-    from sagda.federation.server.display import Board
+    from sagda.federation.server.display import FederationDisplay
     from sagda.federation.server.results import claim
     from sagda.report.terminal import Interrupt, results
 
     folder = out or Path("runs") / config.stem
     check_port(host, port)
     claim(folder, config)
-    server = serving.Server(folder, host, port, held, reset=reset, proxied=proxied)
+    server = serving.SuperLinkProcess(
+        folder, host, port, held, reset=reset, proxied=proxied
+    )
     interrupt = Interrupt()
-    with interrupt, Board(quiet=json) as board:
+    with interrupt, FederationDisplay(quiet=json) as board:
         how = "plaintext" if held is None else "nginx" if proxied else "TLS"
         logs = folder / "server"
         board.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
@@ -159,7 +161,7 @@ def join(
         if path is not None and not path.is_file():
             raise BadValue(f"`--{flag}` must be a file, found none at {path}.")
     from sagda.federation.flower import supernode as joining
-    from sagda.federation.site.folder import MODEL, Desk
+    from sagda.federation.site.folder import MODEL, SiteFolder
     from sagda.report.terminal import Interrupt
 
     told: dict[str, Any] = {"data": str(data.resolve()), "label": label}
@@ -170,7 +172,7 @@ def join(
         base.allowed(model)
         file, _, function = model.rpartition(":")
         told["model"] = f"{Path(file).resolve()}:{function}"
-    desk = Desk.of(told | {"least": least})
+    desk = SiteFolder.of(told | {"least": least})
     if desk.signer is not None:
         entry = key_beside(key, desk.name)
         if entry is not None and entry.expired:
@@ -242,7 +244,7 @@ def federation_demo(
 
     check.choice("algorithm", algorithm, ALGORITHMS)
     from sagda.federation.flower import demo as demos
-    from sagda.federation.server.display import Board
+    from sagda.federation.server.display import FederationDisplay
     from sagda.report.terminal import Interrupt, results
 
     folder = out or unused(Path("runs") / "federation-demo")
@@ -250,7 +252,7 @@ def federation_demo(
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
     files = demos.prepare(folder, algorithm, sites, rounds)
     interrupt = Interrupt()
-    with interrupt, Board(quiet=json) as board:
+    with interrupt, FederationDisplay(quiet=json) as board:
         board.say(f"starting a server and {sites} sites; logs are in {folder}")
         code, words = demos.demo(folder.resolve(), files, board, interrupt)
     if interrupt():
@@ -296,12 +298,12 @@ def verify(
     `sagda verify runs/federation-demo --replay`
     """
     from sagda.federation.server import verify as replays
-    from sagda.federation.site.folder import SITE, Desk
+    from sagda.federation.site.folder import SITE, SiteFolder
 
     if model is not None:
         base.allowed(model)
     own = [path.parent for path in sorted(folder.glob(f"sites/*/{SITE}"))]
-    desks = [Desk.in_folder(place) for place in (own if sites is None else sites)]
+    desks = [SiteFolder.in_folder(place) for place in (own if sites is None else sites)]
     kept = replays.read_kept(folder)
     findings = replays.verify(kept, {desk.name: desk.state for desk in desks})
     if replay:

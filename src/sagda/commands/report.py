@@ -69,7 +69,7 @@ def reproduce(
     check.integer("smooth", smooth, low=1)
     base.start_jax()
     from sagda.paper import command
-    from sagda.paper.run import Plan
+    from sagda.paper.run import Reproduction
     from sagda.report.run_page import drawing
     from sagda.runs.folder import Stopped
 
@@ -83,7 +83,7 @@ def reproduce(
                 out, quick=quick, again=again, docs=docs, quiet=json
             )
         else:
-            plan = Plan.of(names, out, quick=quick, retune=retune, say=say)
+            plan = Reproduction.of(names, out, quick=quick, retune=retune, say=say)
             result = command.reproduce(
                 plan, again=again, window=smooth, docs=docs, quiet=json
             )

@@ -207,7 +207,7 @@ def go(
     if (code := begin(machines)) is not None:
         return code
     from sagda.durable import digest
-    from sagda.report.terminal import Display, Interrupt, results
+    from sagda.report.terminal import Interrupt, RunDisplay, results
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.folder import Stopped, execute, folder_config
     from sagda.simulator.processes import is_first
@@ -225,7 +225,7 @@ def go(
     first = is_first()
     interrupt = Interrupt()
     try:
-        with interrupt, Display(config, quiet=json or not first) as display:
+        with interrupt, RunDisplay(config, quiet=json or not first) as display:
             execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
     except Stopped as stopped:
         again = (link.again if link else "sagda resume {}").format(folder)

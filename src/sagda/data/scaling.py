@@ -12,7 +12,7 @@ import numpy as np
 from sagda.data.federation import Federation, Table
 
 
-class Moments(NamedTuple):
+class FeatureMoments(NamedTuple):
     """Of one client's rows, or of several clients' together."""
 
     rows: int
@@ -20,18 +20,18 @@ class Moments(NamedTuple):
     squares: np.ndarray  # [d], the sum of squared distances from the mean
 
     @classmethod
-    def of(cls, features: np.ndarray) -> "Moments":
+    def of(cls, features: np.ndarray) -> "FeatureMoments":
         wide = np.asarray(features, np.float64)
         mean = wide.mean(axis=0)
         return cls(len(wide), mean, ((wide - mean) ** 2).sum(axis=0))
 
-    def plus(self, other: "Moments") -> "Moments":
+    def plus(self, other: "FeatureMoments") -> "FeatureMoments":
         """Exact, without the loss of digits that plain sums of squares have."""
         rows = self.rows + other.rows
         away = other.mean - self.mean
         mean = self.mean + away * other.rows / rows
         between = away**2 * self.rows * other.rows / rows
-        return Moments(rows, mean, self.squares + other.squares + between)
+        return FeatureMoments(rows, mean, self.squares + other.squares + between)
 
 
 class Scaling(NamedTuple):
@@ -41,9 +41,9 @@ class Scaling(NamedTuple):
     scale: np.ndarray
 
     @classmethod
-    def from_clients(cls, parts: Iterable[Moments]) -> "Scaling":
+    def from_clients(cls, parts: Iterable[FeatureMoments]) -> "Scaling":
         """Every feature to mean zero and deviation one; a constant one to zero."""
-        total = reduce(Moments.plus, parts)
+        total = reduce(FeatureMoments.plus, parts)
         deviation = np.sqrt(total.squares / total.rows)
         # What is left of a constant column is rounding.
         tiny = 1e-7 * np.maximum(np.abs(total.mean), 1e-30)
@@ -54,7 +54,7 @@ class Scaling(NamedTuple):
         """From the moments of every client."""
         features = federation.data.features
         each = zip(federation.start, federation.size, strict=True)
-        return cls.from_clients(Moments.of(features[a : a + n]) for a, n in each)
+        return cls.from_clients(FeatureMoments.of(features[a : a + n]) for a, n in each)
 
     @classmethod
     def none(cls, features: int) -> "Scaling":

@@ -21,7 +21,7 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation
-from sagda.data.scaling import Moments, Scaling
+from sagda.data.scaling import FeatureMoments, Scaling
 from sagda.estimators.clients import (
     check_size,
     client_labels,
@@ -115,7 +115,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         parts = np.split(order, np.cumsum(size)[:-1])
         scaling = Scaling.none(X.shape[1])
         if self.standardise:
-            scaling = Scaling.from_clients(Moments.of(dense[own]) for own in parts)
+            scaling = Scaling.from_clients(
+                FeatureMoments.of(dense[own]) for own in parts
+            )
         dense = scaling(dense)
         federation = federation_of(dense, 2.0 * codes - 1, who)
         problem = self._problem(federation)

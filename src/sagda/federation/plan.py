@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     def start(self) -> Point:
         """z_0, as the simulator draws it: in single precision, whatever the run's."""
         with jax.enable_x64(False):
-            if self.problem.eager:
+            if self.problem.uses_torch:
                 z = self.problem.init(key_of(root_key(np.uint32(self.seed)), "start"))
             else:
                 keys = jax.vmap(root_key)(np.array([self.seed], np.uint32))

@@ -11,10 +11,10 @@ from sagda import check, durable
 from sagda.check import BadValue
 from sagda.data.encoding import Encoding
 from sagda.data.recipe import Recipe
-from sagda.data.scaling import Moments, Scaling
+from sagda.data.scaling import FeatureMoments, Scaling
 from sagda.federation.filters import COORDINATES, FILTERS, least
 from sagda.federation.plan import Plan
-from sagda.federation.protocol.letters import Census
+from sagda.federation.protocol.letters import Introduction
 from sagda.models import OWN, allow, is_own, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.auc import AUC
@@ -23,7 +23,7 @@ from sagda.problems.dro import DRO
 from sagda.runs import config as configs
 from sagda.runs.config import Config, Count
 from sagda.runs.experiment import method_of, options_of, resolve, treated
-from sagda.runs.model_file import Place, recipe_of
+from sagda.runs.model_file import ModelEntry, recipe_of
 
 TABLE = "federation"
 PROBLEMS_HERE = ("auc", "dro")
@@ -193,7 +193,7 @@ class Terms(BaseModel):
     scale: tuple[float, ...] | None = None  # both only where it is standardised
 
     @classmethod
-    def settle(cls, config: Config, sites: list[Census]) -> "Terms":
+    def settle(cls, config: Config, sites: list[Introduction]) -> "Terms":
         """From what the sites say of their rows."""
         widths = sorted({site.features for site in sites})
         if len(widths) > 1:
@@ -211,7 +211,7 @@ class Terms(BaseModel):
         samples = max(site.rows for site in sites)
         found: dict[str, Any] = {"features": widths[0], "samples": samples, "tau": tau}
         if config.standardise:
-            of = lambda s: Moments(s.rows, np.array(s.mean), np.array(s.squares))
+            of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
             scaling = Scaling.from_clients(map(of, sites))
             # Nine digits tell single precision, and are short enough for every letter.
             for name, column in scaling._asdict().items():
@@ -247,7 +247,7 @@ class Terms(BaseModel):
 
         A site knows the names of its columns; the server only how many there are.
         """
-        place = Place(self.config.algorithms[0], self.config.seed, "")
+        place = ModelEntry(self.config.algorithms[0], self.config.seed, "")
         model = place._asdict() | {"calibration": calibration}
         recipe = Recipe(encoding, self.scaling or Scaling.none(self.features))
         return recipe_of(self.config, label, positive, [model], recipe)
@@ -262,7 +262,7 @@ class Terms(BaseModel):
 
     def plan(self, run: str) -> Plan:
         config, problem = self.config, self.problem
-        if problem.eager:
+        if problem.uses_torch:
             from sagda.models.torch import check_models
 
             check_models(problem, self.features)
@@ -277,7 +277,7 @@ class Terms(BaseModel):
             float64=config.float64,
         )
 
-    def fits(self, site: Census) -> str | None:
+    def fits(self, site: Introduction) -> str | None:
         """Why a site cannot take part, if so."""
         if site.features != self.features:
             return f"has {site.features} features, the others {self.features}"

@@ -40,7 +40,7 @@ class Torch:
         ['bias', 'weight']
     """
 
-    eager: ClassVar[bool] = True
+    uses_torch: ClassVar[bool] = True
     make: Any
     module: Any = field(init=False, repr=False)
     names: list[str] = field(init=False, repr=False)  # of what is trained
@@ -302,6 +302,6 @@ def models_in(problem: Any) -> list[Torch]:
     for value in vars(problem).values():
         if isinstance(value, Torch):
             found.append(value)
-        elif getattr(value, "eager", False):
+        elif getattr(value, "uses_torch", False):
             found += models_in(value)
     return found

@@ -12,7 +12,7 @@ BASELINES = ("cd-ma", "cd-mage-plus", "parallel-sgda")
 Found = dict[str, Evidence]
 
 
-class Row(NamedTuple):
+class ClaimRow(NamedTuple):
     """One comparison: how many times smaller the first error is than the second."""
 
     figure: str
@@ -28,13 +28,13 @@ class Claim(NamedTuple):
     text: str
     where: str
     axis: str
-    compare: Callable[[Found], Iterator[Row]]
+    compare: Callable[[Found], Iterator[ClaimRow]]
 
 
 class Verdict(NamedTuple):
     claim: Claim
     setting: str
-    rows: list[Row]
+    rows: list[ClaimRow]
 
     @property
     def word(self) -> str:
@@ -66,10 +66,10 @@ def against(
     seconds: tuple[str, ...],
     axis: str,
     metric: str | None = None,
-) -> Callable[[Found], Iterator[Row]]:
+) -> Callable[[Found], Iterator[ClaimRow]]:
     """Each of `firsts` against each of `seconds`, in all settings of some figures."""
 
-    def compare(found: Found) -> Iterator[Row]:
+    def compare(found: Found) -> Iterator[ClaimRow]:
         for figure in figures:
             if figure not in found:
                 continue
@@ -79,7 +79,7 @@ def against(
                         if first in curves and second in curves and first != second:
                             one, other = curves[first], curves[second]
                             size = effect(by(one, metric), by(other, metric), axis)
-                            yield Row(figure, setting, first, second, size)
+                            yield ClaimRow(figure, setting, first, second, size)
 
     return compare
 
@@ -89,10 +89,10 @@ def by(curve: Curve, metric: str | None) -> Curve:
     return curve._replace(values={metric: curve.values[metric]}) if metric else curve
 
 
-def larger_is_better(figure: str, axis: str) -> Callable[[Found], Iterator[Row]]:
+def larger_is_better(figure: str, axis: str) -> Callable[[Found], Iterator[ClaimRow]]:
     """Of a sweep's points, each against the next smaller one of the same method."""
 
-    def compare(found: Found) -> Iterator[Row]:
+    def compare(found: Found) -> Iterator[ClaimRow]:
         if figure not in found:
             return
         for setting, curves in found[figure].curves.items():
@@ -104,7 +104,7 @@ def larger_is_better(figure: str, axis: str) -> Callable[[Found], Iterator[Row]]
             for points in groups.values():
                 points.sort(key=lambda p: p[0])
                 for (_, small, a), (_, large, b) in pairwise(points):
-                    yield Row(figure, setting, large, small, effect(b, a, axis))
+                    yield ClaimRow(figure, setting, large, small, effect(b, a, axis))
 
     return compare
 

@@ -15,7 +15,7 @@ from sagda.data.datasets import load
 from sagda.paper import slopes, speedup
 from sagda.paper.claims import Found, verdicts
 from sagda.paper.page import blocks, write_html, write_markdown
-from sagda.paper.run import Job, Plan
+from sagda.paper.run import Job, Reproduction
 from sagda.report.terminal import Interrupt
 from sagda.runs.folder import Stopped, Watch
 from sagda.simulator import run as runs
@@ -35,7 +35,7 @@ has the printed rates for all methods, *tuned* the best rates of each on one gri
 """
 
 
-class Display:
+class ReproductionDisplay:
     """One bar for everything; work is measured in seconds that were foreseen."""
 
     def __init__(self, total: float, quiet: bool, stop: Interrupt):
@@ -109,7 +109,7 @@ def without_mnist() -> str | None:
 
 
 def reproduce(
-    plan: Plan, *, again: bool, window: int, docs: Path | None, quiet: bool
+    plan: Reproduction, *, again: bool, window: int, docs: Path | None, quiet: bool
 ) -> dict[str, Any]:
     """Run what is asked for and not there; then the page, and what it says."""
     kept = {name: None if again else plan.kept(name) for name in plan.figures}
@@ -122,7 +122,7 @@ def reproduce(
     names = [name for name in plan.figures if name not in left_out]
     work = {n: sum(j.work for j in plan.jobs(plan.figures[n])) for n in names}
     with Interrupt() as stop:
-        display = Display(sum(work.values()), quiet, stop)
+        display = ReproductionDisplay(sum(work.values()), quiet, stop)
         with display.bars:
             if missing:
                 display.say(f"without {', '.join(left_out)}: {missing}")
@@ -168,7 +168,7 @@ def reproduce_speedup(
     found = speedup.Found.at(out / "evidence" / "speedup.json", quick, again)
     to_do = found.to_do
     with Interrupt() as stop:
-        display = Display(sum(task.work for task in to_do), quiet, stop)
+        display = ReproductionDisplay(sum(task.work for task in to_do), quiet, stop)
         with display.bars:
             for task in to_do:
                 found.run(task, display.task(str(task), task.work))

@@ -36,7 +36,7 @@ class Job(NamedTuple):
         return " ".join(part for part in (self.figure, self.setting, self.part) if part)
 
 
-class Plan(NamedTuple):
+class Reproduction(NamedTuple):
     """What a reproduction asks for."""
 
     out: Path
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
         quick: bool = False,
         retune: bool = False,
         say: Callable[[str], None] = lambda _: None,
-    ) -> "Plan":
+    ) -> "Reproduction":
         figures = {}
         for name in names:
             figure = read(name, out)

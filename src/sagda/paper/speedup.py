@@ -64,7 +64,7 @@ BENCHES = {"quadratic": Bench(2000, 0.3, quadratic), "a9a": Bench(1000, 0.1, a9a
 made = cache(lambda bench, clients: BENCHES[bench].make(clients))
 
 
-class Place(NamedTuple):
+class SlopeRun(NamedTuple):
     """One run to make, with all its seeds."""
 
     bench: str
@@ -92,8 +92,8 @@ class Line(NamedTuple):
     settings: list[Setting]
 
     @property
-    def places(self) -> list[Place]:
-        return [Place(self.bench, self.method, s) for s in self.settings]
+    def places(self) -> list[SlopeRun]:
+        return [SlopeRun(self.bench, self.method, s) for s in self.settings]
 
     @property
     def predicted(self) -> float:
@@ -133,7 +133,7 @@ def swept(over: str, clients: str, s: Setting) -> list[Setting]:
 
 
 def error(
-    place: Place, seeds: int, progress: Callable[[Progress], None]
+    place: SlopeRun, seeds: int, progress: Callable[[Progress], None]
 ) -> list[float]:
     """The mean of ||grad Phi||^2 over rounds, by seed."""
     problem, federation = made(place.bench, place.setting.clients)
@@ -260,17 +260,19 @@ class Found(NamedTuple):
         return np.array([self.values[str(place)] for place in line.places])
 
     @property
-    def to_do(self) -> list[Place | Theorem]:
+    def to_do(self) -> list[SlopeRun | Theorem]:
         """Every place once, in the order of the page, but for what is there."""
-        every: dict[str, Place | Theorem] = {}
+        every: dict[str, SlopeRun | Theorem] = {}
         for line in lines(self.quick):
             every |= {str(place): place for place in line.places}
         every |= {str(own): own for own in theorems(self.quick)}
         return [task for name, task in every.items() if name not in self.values]
 
-    def run(self, task: Place | Theorem, progress: Callable[[Progress], None]) -> None:
+    def run(
+        self, task: SlopeRun | Theorem, progress: Callable[[Progress], None]
+    ) -> None:
         digits = lambda value: float(f"{value:.5g}")
-        if isinstance(task, Place):
+        if isinstance(task, SlopeRun):
             found = error(task, self.seeds, progress)
             self.keep(str(task), [digits(v) for v in found])
             return

@@ -15,7 +15,7 @@ from sagda.problems.base import Problem
 from sagda.problems.logistic import scorer_for
 
 
-class Scorer(NamedTuple):
+class AUCPoint(NamedTuple):
     """x: the model's parameters and the centres of the two classes' scores."""
 
     model: PyTree
@@ -63,7 +63,7 @@ class AUC(Problem):
 
     def init(self, key: Key) -> Point:
         c_1, c_2 = 0.1 * jax.random.normal(key_of(key, "centres"), (2,))
-        return Point(Scorer(self.model.init(key), c_1, c_2), jnp.zeros(()))
+        return Point(AUCPoint(self.model.init(key), c_1, c_2), jnp.zeros(()))
 
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
         (model, c_1, c_2), lam, tau = z.x, z.y, self.tau

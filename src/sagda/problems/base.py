@@ -17,7 +17,7 @@ from sagda.pytree import register
 
 def shape_of(problem: "Problem") -> Point:
     """The shapes of (x_0, y_0); computed only where PyTorch makes them."""
-    if problem.eager:
+    if problem.uses_torch:
         shape = lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype)
         return jax.tree.map(shape, problem.init(root_key(0)))
     return jax.eval_shape(lambda: problem.init(root_key(0)))
@@ -39,9 +39,9 @@ class Problem(abc.ABC):
     quadratic_in_y: ClassVar[bool] = False
 
     @property
-    def eager(self) -> bool:
+    def uses_torch(self) -> bool:
         """Whether a model in it is of PyTorch, whose arrays no program compiles."""
-        return any(getattr(value, "eager", False) for value in vars(self).values())
+        return any(getattr(value, "uses_torch", False) for value in vars(self).values())
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Without the decorator, fields set in __init__ would be lost on the way into

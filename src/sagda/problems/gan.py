@@ -15,7 +15,7 @@ from sagda.keys import Key, key_of, root_key
 from sagda.models import MLP, Generator, Model
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.problems.judge import Judge, frechet
+from sagda.problems.judge import DigitClassifier, frechet
 from sagda.problems.losses import softplus
 
 PICTURES = 50
@@ -49,7 +49,7 @@ class GAN(Problem):
     latent: int = 32
     noise: float | None = None
     l2: float | None = None
-    judge: Judge | None = None
+    judge: DigitClassifier | None = None
 
     def __post_init__(self) -> None:
         check.integer("latent", self.latent, low=1)
@@ -76,7 +76,7 @@ class GAN(Problem):
             latent,
             noise,
             l2,
-            Judge.of(features),
+            DigitClassifier.of(features),
         )
 
     def check(self, federation: Federation) -> None:

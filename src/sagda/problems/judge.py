@@ -1,4 +1,4 @@
-"""`Judge`: a small classifier in whose features generated rows are compared to real."""
+"""`DigitClassifier`: a network whose features tell generated rows from real ones."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -16,7 +16,7 @@ FILES = {64: "judge-digits.npz", 784: "judge-mnist.npz"}
 
 @register
 @dataclass(frozen=True)
-class Judge:
+class DigitClassifier:
     """A perceptron with one hidden layer, whose units are the features.
 
     `scripts/train_judges.py` trains and stores it, with its accuracy on test rows.
@@ -28,7 +28,7 @@ class Judge:
     second_bias: Any  # [classes]
 
     @classmethod
-    def of(cls, features: int) -> "Judge | None":
+    def of(cls, features: int) -> "DigitClassifier | None":
         """The stored judge for rows of that many entries."""
         if features not in FILES:
             return None

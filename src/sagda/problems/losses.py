@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from sagda.core import is_eager
+from sagda.core import is_torch
 
 
 def softplus(m: jax.Array) -> jax.Array:
@@ -16,7 +16,7 @@ def softplus(m: jax.Array) -> jax.Array:
         >>> [round(float(softplus(jnp.float32(m))), 6) for m in (-50, 0, 100)]
         [0.0, 0.693147, 100.0]
     """
-    if is_eager(m):
+    if is_torch(m):
         import torch
 
         return torch.nn.functional.softplus(m)  # type: ignore[return-value]
@@ -30,7 +30,7 @@ def sigmoid(m: jax.Array) -> jax.Array:
         >>> [round(float(sigmoid(jnp.float32(m))), 6) for m in (-200, 0, 2)]
         [0.0, 0.5, 0.880797]
     """
-    if is_eager(m):
+    if is_torch(m):
         return m.sigmoid()  # type: ignore[attr-defined]
     return jax.nn.sigmoid(m)
 
@@ -42,7 +42,7 @@ def summed(values: jax.Array, index: Any, count: int) -> jax.Array:
         >>> summed(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]), 3).tolist()
         [5.0, 0.0, 2.0]
     """
-    if is_eager(values):
+    if is_torch(values):
         return values.new_zeros(count).index_add(0, index, values)  # type: ignore[attr-defined]
     return jnp.zeros(count, values.dtype).at[index].add(values)
 
@@ -77,7 +77,7 @@ def entries(y: jax.Array, index: Any) -> jax.Array:
         >>> jax.grad(total)(jnp.zeros(4)).tolist()
         [1.0, 0.0, 2.0, 0.0]
     """
-    if isinstance(index, slice) or is_eager(y):
+    if isinstance(index, slice) or is_torch(y):
         return y[index]
     return taken(y, jnp.asarray(index))
 

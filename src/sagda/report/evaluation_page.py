@@ -13,7 +13,7 @@ from sagda import durable
 from sagda.paper.page import Block, Chart, Grid, Heading, Text, write_html
 from sagda.report.run_page import MissingExtra, drawing
 from sagda.runs.card import EVALUATIONS, write_card
-from sagda.scoring.evaluation import Client, Evaluation
+from sagda.scoring.evaluation import ClientScore, Evaluation
 
 SHOWN = 20  # clients on a terminal
 PAGE = "evaluation.html"
@@ -62,7 +62,7 @@ def headline(found: Evaluation) -> list[str]:
     ]
 
 
-def cells(client: Client) -> list[str]:
+def cells(client: ClientScore) -> list[str]:
     value = "one class" if client.auc is None else f"{client.auc:.4f}"
     return [client.name, str(client.rows), str(client.positives), value]
 

@@ -58,7 +58,7 @@ class Interrupt:
         return self.number != 0
 
 
-class Display:
+class RunDisplay:
     """A live line per algorithm; nothing where nobody looks."""
 
     def __init__(self, config: Config, quiet: bool):
@@ -77,7 +77,7 @@ class Display:
         self.tasks: dict[str, Any] = {}
         self.first: dict[str, tuple[int, float]] = {}
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "RunDisplay":
         self.bars.start()
         return self
 

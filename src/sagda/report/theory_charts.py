@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from sagda.report.run_page import drawing, style, write_picture
 from sagda.theory.bounds import Bound
-from sagda.theory.rates import Place, curve
+from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
 
 POWERS = range(-3, 7)  # of the factors by which T is swept around the given one
@@ -13,8 +13,8 @@ STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # K
 
 
 class Curves(NamedTuple):
-    rounds: list[Place]
-    local_steps: list[Place]
+    rounds: list[BoundPoint]
+    local_steps: list[BoundPoint]
 
 
 def curves(
@@ -29,7 +29,7 @@ def curves(
     )
 
 
-def rows(places: list[Place], over: str) -> list[dict[str, Any]]:
+def rows(places: list[BoundPoint], over: str) -> list[dict[str, Any]]:
     """One for each place and term; a logarithmic axis has no zero."""
     return [
         {"x": getattr(place.setting, over), "term": term, "y": value}

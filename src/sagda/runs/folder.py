@@ -39,7 +39,7 @@ from sagda.runs.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.runs.config import Config, build, read_toml, write_toml
 from sagda.runs.experiment import Experiment, simulate_options
 from sagda.runs.grid import Sweep
-from sagda.runs.model_file import Outcome, keep_recipe, model_arrays
+from sagda.runs.model_file import FinishedRun, keep_recipe, model_arrays
 from sagda.simulator.processes import check_same, gathered, is_first, told
 from sagda.simulator.run import Callback, Progress, Run
 from sagda.simulator.simulate import advice, run_side_by_side, unsolved
@@ -259,7 +259,7 @@ def write_results(
         write_card(folder)
 
 
-def history_csv(runs: Mapping[str, Outcome]) -> str:
+def history_csv(runs: Mapping[str, FinishedRun]) -> str:
     columns = dict.fromkeys(c for run in runs.values() for c in run.history.columns)
     text = io.StringIO()
     writer = csv.DictWriter(text, ["algorithm", "seed", *columns], lineterminator="\n")
@@ -288,7 +288,7 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
 
 
 def summary_of(
-    runs: Mapping[str, Outcome],
+    runs: Mapping[str, FinishedRun],
     rounds: int,
     split: dict[str, Any],
     methods: Mapping[str, Method],
@@ -296,7 +296,7 @@ def summary_of(
     """Final and tail-averaged values, totals, and where they were obtained."""
     plain = lambda value: value.item() if np.isfinite(value) else None
 
-    def of(run: Outcome) -> dict[str, Any]:
+    def of(run: FinishedRun) -> dict[str, Any]:
         history = run.history
         tail = {name: history.tail(name) for name in history.columns}
         return {

@@ -21,7 +21,7 @@ from sagda.simulator.sweep import alike
 
 AT_ONCE = 8  # trials that a search asks for before it looks at their results
 HALVES = ("x", "y")
-Point = dict[str, Any]
+GridPoint = dict[str, Any]
 
 
 def parse_grid(assignments: list[str]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def ends(key: str, text: str) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
-def name_of(point: Point) -> str:
+def name_of(point: GridPoint) -> str:
     """A point in words; other values make another name."""
     return " ".join(f"{key}={short(value)}" for key, value in point.items())
 
@@ -105,7 +105,7 @@ def short(value: Any) -> str:
     return text if float(text) == value else repr(value)
 
 
-def method_at(config: Config, point: Point) -> Method:
+def method_at(config: Config, point: GridPoint) -> Method:
     """The algorithm with a point's parameters; `local_lr.x` is one half of a rate.
 
     Whole rates come first, so that their halves are set in them in any order of keys.
@@ -122,7 +122,7 @@ def method_at(config: Config, point: Point) -> Method:
     return ALGORITHMS[name](**arguments)
 
 
-def grid_points(config: Config) -> list[Point]:
+def grid_points(config: Config) -> list[GridPoint]:
     """Every combination of the listed values; ranges by their middle."""
     middle = lambda key, text: [float(np.sqrt(np.prod(ends(key, text))))]
     values = [
@@ -138,7 +138,7 @@ class Sweep:
 
     def __init__(self, experiment: Experiment):
         self.config = experiment.config
-        self.points: dict[str, Point] = {}
+        self.points: dict[str, GridPoint] = {}
 
     def batches(self, runs: dict[str, Run]) -> Iterator[dict[str, Method]]:
         """Methods to run together, until all is done; `runs` fills up meanwhile."""
@@ -153,7 +153,7 @@ class Sweep:
                 yield {names[i]: methods[i] for i in group}
 
 
-def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[Point]]:
+def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:
     """Points that Optuna asks for, a few at a time, from what the earlier ones gave.
 
     Its sampler is seeded, so a sweep that goes on asks for the same points again.

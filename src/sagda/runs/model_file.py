@@ -22,7 +22,7 @@ from sagda.simulator.saved import named
 CALIBRATED = 200_000  # about so many rows are enough for two numbers
 
 
-class Outcome(Protocol):
+class FinishedRun(Protocol):
     """What the files of a folder are made of: a `Run`, or a federation's."""
 
     @property
@@ -37,7 +37,7 @@ class Outcome(Protocol):
     def compile_seconds(self) -> float: ...
 
 
-def model_arrays(runs: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
+def model_arrays(runs: Mapping[str, FinishedRun]) -> dict[str, np.ndarray]:
     """x and y; under algorithm and seed where there are several."""
     out = {}
     for (*_, begin), z in places(runs):
@@ -45,7 +45,7 @@ def model_arrays(runs: Mapping[str, Outcome]) -> dict[str, np.ndarray]:
     return out
 
 
-class Place(NamedTuple):
+class ModelEntry(NamedTuple):
     """A model in its file."""
 
     algorithm: str
@@ -53,14 +53,14 @@ class Place(NamedTuple):
     begin: str  # of the names of its arrays
 
 
-def places(runs: Mapping[str, Outcome]) -> Iterator[tuple[Place, Point]]:
+def places(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]]:
     for name, run in runs.items():
         seeds = run.history.seeds
         for i, seed in enumerate(seeds):
             begin = f"{name}/" if len(runs) > 1 else ""
             begin += f"seed-{seed}/" if len(seeds) > 1 else ""
             z = jax.tree.map(lambda a, i=i: np.asarray(a[i]), run.z)
-            yield Place(name, seed, begin), z
+            yield ModelEntry(name, seed, begin), z
 
 
 def keep_recipe(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:

@@ -19,7 +19,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Client(NamedTuple):
+class ClientScore(NamedTuple):
     """One client's rows; its AUC where both classes are there."""
 
     name: str
@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
     rows: int
     positives: int
     auc: Interval  # of all rows together, with a bootstrap interval
-    clients: list[Client]
+    clients: list[ClientScore]
     brier: float
     calibration_error: float
     bins: list[tuple[float, float, int]]  # mean probability, share of positives, rows
@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
     pr: list[tuple[float, float]]  # recall and precision
 
     @property
-    def worst(self) -> Client | None:
+    def worst(self) -> ClientScore | None:
         """The client with the least AUC, of those that have one."""
         with_both = [client for client in self.clients if client.auc is not None]
         return min(with_both, key=lambda own: own.auc or 0.0) if with_both else None
@@ -109,7 +109,7 @@ def bootstrap(scores: np.ndarray, label: np.ndarray, seed: int) -> Interval:
 
 def by_client(
     scores: np.ndarray, label: np.ndarray, client: np.ndarray | None
-) -> list[Client]:
+) -> list[ClientScore]:
     if client is None:
         return []
     out = []
@@ -118,7 +118,7 @@ def by_client(
         positives = int((label[own] > 0).sum())
         both = 0 < positives < own.sum()
         value = auc(scores[own], label[own]) if both else None
-        out.append(Client(str(name), int(own.sum()), positives, value))
+        out.append(ClientScore(str(name), int(own.sum()), positives, value))
     return out
 
 

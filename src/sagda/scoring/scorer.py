@@ -39,10 +39,10 @@ def score(problem: Problem, x: Any, rows: Table) -> Any:
 
 def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
     """[rows], in double precision: the same wherever and however many are scored."""
-    if problem.eager:
-        from sagda.simulator.torch.objective import eager_scores
+    if problem.uses_torch:
+        from sagda.simulator.torch.objective import torch_scores
 
-        return eager_scores(problem, x, features, BLOCK)
+        return torch_scores(problem, x, features, BLOCK)
     with jax.enable_x64(True):
         wide = lambda a: jnp.asarray(np.asarray(a), jnp.float64)
         x = jax.tree.map(wide, x)

@@ -192,10 +192,10 @@ def columns_of(
         columns = measure(problem, z, rows, weight, owner, federation.clients)
         return columns, problem.score(z.x, rows)
 
-    if problem.eager:  # nothing can be traced
-        from sagda.simulator.torch.evaluator import eager_columns
+    if problem.uses_torch:  # nothing can be traced
+        from sagda.simulator.torch.evaluator import torch_columns
 
-        return eager_columns(problem, federation, test)
+        return torch_columns(problem, federation, test)
     rows = numbers(problem.columns(federation))
     given = rows, federation.weight, federation.owner
     columns, scores = jax.eval_shape(look, root_key(0), *given)

@@ -18,13 +18,13 @@ from sagda.simulator.memories import unpacked
 from sagda.simulator.setup import View, on_device
 
 
-class Evaluation(NamedTuple):
+class Measurements(NamedTuple):
     columns: dict[str, Any]
     scores: Any  # [rows] of the training table, or None
     test_scores: Any  # [rows] of the test table, or None
 
 
-class Seen(NamedTuple):
+class EvaluatedState(NamedTuple):
     """What an evaluation looks at, the optional parts where they are asked for."""
 
     z: Point
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     drift: Any = None
 
 
-class Look:
+class Evaluator:
     """An evaluation by one compiled program, on the host's and the devices' behalf."""
 
     def __init__(self, view: View, test: Table | None, metrics: tuple[str, ...]):
@@ -45,23 +45,23 @@ class Look:
             put = lambda a: on_device(a, view.weight.dtype, device=device)
             self.test = jax.tree.map(put, columns)
 
-    def __call__(self, seen: Seen) -> Evaluation:
+    def __call__(self, seen: EvaluatedState) -> Measurements:
         parts = [
             jax.device_get(evaluate(self.view, some, self.test, self.metrics))
             for some in self.groups(seen)
         ]
         runs = len(jax.tree.leaves(seen)[0])
         join = lambda *arrays: np.concatenate(arrays)[:runs]
-        found: Evaluation = jax.tree.map(join, *parts)
+        found: Measurements = jax.tree.map(join, *parts)
         if found.scores is not None:
             found = found._replace(scores=[s[: len(self.label)] for s in found.scores])
         return found
 
-    def groups(self, seen: Seen) -> list[Seen]:
+    def groups(self, seen: EvaluatedState) -> list[EvaluatedState]:
         """As many runs at a time as have room, the last run filling up."""
         runs = len(jax.tree.leaves(seen)[0])
         if runs > 1 and self.together is None:
-            one = partial(look_at, self.view, test=self.test, metrics=self.metrics)
+            one = partial(evaluate_run, self.view, test=self.test, metrics=self.metrics)
             self.together = have_room(one, jax.tree.map(lambda a: a[0], seen))
         if self.together is None or self.together >= runs:
             return [seen]
@@ -82,7 +82,9 @@ class Look:
         return np.asarray(self.test.label)
 
 
-def look_at(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Evaluation:
+def evaluate_run(
+    view: View, seen: EvaluatedState, test: Any, metrics: tuple[str, ...]
+) -> Measurements:
     """The columns of one run's history at this moment."""
     clients, z = view.clients, seen.z
     problem, table, M = clients.problem, clients.table, clients.count
@@ -103,10 +105,12 @@ def look_at(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Eval
     }
     columns |= {name: extra[name]() for name in metrics}
     test_scores = None if test is None else problem.score(z.x, test)
-    return Evaluation(columns, problem.score(z.x, table), test_scores)
+    return Measurements(columns, problem.score(z.x, table), test_scores)
 
 
 @partial(jax.jit, static_argnames="metrics", compiler_options=SPARED)
-def evaluate(view: View, seen: Seen, test: Any, metrics: tuple[str, ...]) -> Evaluation:
-    """`look_at` for runs side by side; all methods share the program."""
-    return jax.vmap(lambda seen: look_at(view, seen, test, metrics))(seen)
+def evaluate(
+    view: View, seen: EvaluatedState, test: Any, metrics: tuple[str, ...]
+) -> Measurements:
+    """`evaluate_run` for runs side by side; all methods share the program."""
+    return jax.vmap(lambda seen: evaluate_run(view, seen, test, metrics))(seen)

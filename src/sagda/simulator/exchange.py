@@ -20,7 +20,7 @@ from sagda.simulator.setup import Setup
 NEAR = 64
 
 
-class Part(NamedTuple):
+class ClientTask(NamedTuple):
     """A client's part in a phase, before and after its work."""
 
     id: Any
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     kept: Any
 
 
-class Place(NamedTuple):
+class DeviceShare(NamedTuple):
     """Where a device stands among those that share a round's clients."""
 
     layout: Layout
@@ -105,7 +105,7 @@ def one_by_one(work: Callable, parts: PyTree, batch: int) -> tuple[Any, Any]:
 
 def exchange_in(
     setup: Setup,
-    place: Place,
+    place: DeviceShare,
     members: dict[str, Members],
     lost: Any,
     key: Key,
@@ -133,7 +133,7 @@ def exchange_in(
         if kept is None or phase.resample:
             kept = own
 
-        def work(part: Part) -> tuple[Any, Any]:
+        def work(part: ClientTask) -> tuple[Any, Any]:
             turn = Turn(t, key_of(key, t, phase.name, part.id))
             f = clients.objective(part.slot)
             reply, kept = phase.client(f, message, part.kept, turn)
@@ -152,7 +152,7 @@ def exchange_in(
         clients = setup.clients
         if close := gathers(setup):
             clients = clients.near(mine[0])
-        parts = Part(mine[0], slots if close else mine[0], mine[1], own, kept)
+        parts = ClientTask(mine[0], slots if close else mine[0], mine[1], own, kept)
         sums, (kept, renewed) = one_by_one(work, parts, place.layout.batch)
         rows = None if renewed is None else packed(renewed)
         if place.split:

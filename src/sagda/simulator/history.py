@@ -72,7 +72,7 @@ class History:
                 yield {"seed": seed, **values}
 
 
-class Growing:
+class HistoryBuffer:
     """A history that grows row by row; to look at it costs little at any length."""
 
     def __init__(self, seeds: tuple[int, ...]):

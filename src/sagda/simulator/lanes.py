@@ -1,4 +1,4 @@
-"""`Lanes`: runs side by side, on the devices of a layout."""
+"""`StackedRuns`: runs side by side, on the devices of a layout."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from sagda.simulator.rounds import Carry
 from sagda.simulator.setup import placed
 
 
-class Lanes(NamedTuple):
+class StackedRuns(NamedTuple):
     """What the runs side by side differ in, each leaf with the runs as first axis."""
 
     method: Method
@@ -22,7 +22,9 @@ class Lanes(NamedTuple):
     starts: Point
 
     @classmethod
-    def of(cls, layout: Layout, method: Method, keys: Any, starts: Point) -> "Lanes":
+    def of(
+        cls, layout: Layout, method: Method, keys: Any, starts: Point
+    ) -> "StackedRuns":
         return cls(*shared((method, keys, starts), layout, Spec("runs")))
 
     @staticmethod

@@ -74,7 +74,7 @@ def devices_of_all(count: int) -> list[Any]:
     return [devices[i] for i in sorted(chosen)]
 
 
-class Asked(NamedTuple):
+class RequestedLayout(NamedTuple):
     """A layout as a user writes it; None is left to the rule."""
 
     batch: int | None = None
@@ -84,7 +84,7 @@ class Asked(NamedTuple):
     kernel: bool = False
 
 
-def parse(text: str) -> Asked:
+def parse(text: str) -> RequestedLayout:
     """`mapped`, `batched/2:clients`, `chunk-16`, or what a `Layout` is written as."""
     found = re.fullmatch(
         r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?"
@@ -96,7 +96,7 @@ def parse(text: str) -> Asked:
     kind, chunk, _, devices, _, shared, kernel = found.groups()
     batch = 1 if kind == "mapped" else int(chunk) if chunk else None
     many = int(devices) if devices else None
-    return Asked(batch, kind == "batched", many, shared, kernel is not None)
+    return RequestedLayout(batch, kind == "batched", many, shared, kernel is not None)
 
 
 def resolve(
@@ -110,7 +110,7 @@ def resolve(
             f"`layout` must ask for at most the {here} devices that JAX has, got "
             f"{asked.devices}; sagda.use_cores() makes one of each core."
         )
-    looked = look_at(setup, algorithm, z)
+    looked = workload_of(setup, algorithm, z)
     many = asked.devices or here
     whole = setup.clients.batch_size is None
     # Whether runs side by side multiply the same rows, and so read them once.
@@ -160,7 +160,7 @@ def resolve(
 
 
 def what_to_share(
-    setup: Setup, looked: "Look", runs: int, many: int, alike: bool
+    setup: Setup, looked: "Workload", runs: int, many: int, alike: bool
 ) -> str:
     """Runs never meet; clients meet in every phase."""
     balanced = runs % many == 0 or runs >= 4 * many
@@ -189,7 +189,7 @@ def row_size(setup: Setup) -> int:
     return size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
 
 
-class Look(NamedTuple):
+class Workload(NamedTuple):
     """What the rule knows of a client's part in a round."""
 
     kernel: bool  # its loops can well be one kernel each
@@ -212,7 +212,7 @@ BARRED = (
 )
 
 
-def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
+def workload_of(setup: Setup, algorithm: Algorithm, z: Point) -> Workload:
     """Trace one client through a round; nothing is computed."""
     i = jax.ShapeDtypeStruct((), np.int32)
     state, memory = (
@@ -244,7 +244,7 @@ def look_at(setup: Setup, algorithm: Algorithm, z: Point) -> Look:
             if name == "dot_general":
                 work += times * sum(map(bytes_of, equation.invars))
     held += 4 * size_of(z)
-    return Look(kernel, writes, heavy, len(algorithm.phases), work, held)
+    return Workload(kernel, writes, heavy, len(algorithm.phases), work, held)
 
 
 def stored(variable: Any) -> int:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from sagda.methods import Method
-from sagda.simulator.lanes import Lanes, shared
+from sagda.simulator.lanes import StackedRuns, shared
 from sagda.simulator.layout import Layout
 from sagda.simulator.processes import gathered
 from sagda.simulator.recorder import Recorder
@@ -28,7 +28,7 @@ class Loop:
         self,
         setup: Setup,
         layout: Layout,
-        lanes: Lanes,
+        lanes: StackedRuns,
         recorder: Recorder,
         setting: dict[str, str],
         methods: tuple[Method, ...],
@@ -75,7 +75,7 @@ class Loop:
 
     def fetched(self, tree: Any) -> Any:
         """On the host, without the runs that fill up the devices."""
-        return Lanes.first(fetch(tree), self.seeds)
+        return StackedRuns.first(fetch(tree), self.seeds)
 
     def seen(self, carry: Carry) -> Carry:
         """What an evaluation needs: memories only where they are asked for."""

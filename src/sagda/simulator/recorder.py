@@ -7,23 +7,23 @@ import numpy as np
 from sagda.algorithms.costs import PhaseCost, cost
 from sagda.core import Algorithm, Point
 from sagda.problems.metrics import COLUMNS, auc
-from sagda.simulator.evaluator import Seen
-from sagda.simulator.history import Growing, History
+from sagda.simulator.evaluator import EvaluatedState
+from sagda.simulator.history import History, HistoryBuffer
 from sagda.simulator.rounds import Carry, Tally
 
 
-class Ledger(NamedTuple):
+class Tallies(NamedTuple):
     """Whole counts over a run so far, so that no way of cutting it changes them."""
 
     opening: Tally
     rounds: Tally
     seconds: float  # in rounds, without compiling
 
-    def add(self, tally: Tally, seconds: float) -> "Ledger":
+    def add(self, tally: Tally, seconds: float) -> "Tallies":
         total = Tally(
             *(a + np.asarray(b) for a, b in zip(self.rounds, tally, strict=True))
         )
-        return Ledger(self.opening, total, self.seconds + seconds)
+        return Tallies(self.opening, total, self.seconds + seconds)
 
 
 def in_full(tally: Tally) -> Tally:
@@ -67,9 +67,9 @@ class Recorder:
         batch_size = look.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
-        self.ledger = Ledger(*self.no_tallies(), 0.0)
+        self.ledger = Tallies(*self.no_tallies(), 0.0)
         self.latest: dict[str, np.ndarray] = {}
-        self.rows = Growing(seeds)
+        self.rows = HistoryBuffer(seeds)
 
     def no_tallies(self) -> tuple[Tally, Tally]:
         def none(phases: int) -> Tally:
@@ -78,7 +78,7 @@ class Recorder:
 
         return none(len(self.opening)), none(len(self.phases))
 
-    def go_on(self, past: History, ledger: Ledger) -> None:
+    def go_on(self, past: History, ledger: Tallies) -> None:
         """Start where an earlier run stopped."""
         self.rows.go_on(past)
         self.ledger = ledger
@@ -94,7 +94,7 @@ class Recorder:
         """Append a row."""
         asked = lambda name, part: part if name in self.metrics else None
         memory = asked("variate_lag", carry.memory)
-        seen = Seen(carry.state.z, memory, asked("drift", carry.drift))
+        seen = EvaluatedState(carry.state.z, memory, asked("drift", carry.drift))
         columns, scores, test_scores = self.look(seen)
         everyone = np.ones(len(self.seeds), np.int64)
         before = used(self.ledger.opening, self.opening, 1)

@@ -18,7 +18,7 @@ from sagda.keys import Key
 from sagda.methods import Method
 from sagda.simulator.cohort import draw_members
 from sagda.simulator.devices import SPARED
-from sagda.simulator.exchange import Place, exchange_in
+from sagda.simulator.exchange import DeviceShare, exchange_in
 from sagda.simulator.layout import Layout
 from sagda.simulator.memories import Tables, packed, unpacked
 from sagda.simulator.setup import Setup
@@ -47,7 +47,7 @@ class Tally(NamedTuple):
 
 def one_round(
     setup: Setup,
-    place: Place,
+    place: DeviceShare,
     algorithm: Algorithm,
     phases: tuple[Phase, ...],
     key: Key,
@@ -94,14 +94,14 @@ def one_round(
     return Carry(state, memory, drift, broken), tally
 
 
-def mean_of(memory: Tables, place: Place, like: PyTree) -> PyTree:
+def mean_of(memory: Tables, place: DeviceShare, like: PyTree) -> PyTree:
     """The mean of all memories."""
     mean = unpacked(jax.tree.map(lambda a: a.mean(0), memory), like)
     return jax.lax.pmean(mean, "clients") if place.split else mean
 
 
 def first_carry(
-    setup: Setup, place: Place, method: Method, key: Key, z: Point
+    setup: Setup, place: DeviceShare, method: Method, key: Key, z: Point
 ) -> tuple[Carry, Tally]:
     """A run at its start, after the opening phases with every client."""
     algorithm = method.build()
@@ -122,7 +122,7 @@ def first_carry(
 
 def rounds_of(
     setup: Setup,
-    place: Place,
+    place: DeviceShare,
     method: Method,
     key: Key,
     carry: Carry,
@@ -169,7 +169,7 @@ def carry_specs(layout: Layout, split: bool) -> Carry:
 @cache
 def programs(layout: Layout, split: bool) -> Programs:
     """The programs that lay runs and clients out as `layout` says."""
-    place = Place(layout, split)
+    place = DeviceShare(layout, split)
 
     def each_run(one: Callable, *over: PyTree) -> Any:
         if len(jax.tree.leaves(over)[0]) == 1:

@@ -14,7 +14,7 @@ from sagda.core import Point
 from sagda.methods import Method
 from sagda.problems.metrics import OPTIONAL
 from sagda.simulator.history import History
-from sagda.simulator.recorder import Ledger, Recorder
+from sagda.simulator.recorder import Recorder, Tallies
 from sagda.simulator.rounds import Carry
 from sagda.simulator.saved import filled, named
 
@@ -25,7 +25,7 @@ class Run(NamedTuple):
     history: History
     carry: Carry  # the server's state and the clients' memories, seeds first
     round: int
-    ledger: Ledger
+    ledger: Tallies
     compile_seconds: float
     setting: dict[str, str] | None = None  # what a resumed run must have in common
     layout: str = ""  # how clients and runs were laid out
@@ -87,7 +87,7 @@ def checked_resume(
     if isinstance(resume, Mapping):
         columns = sorted(name for name in resume if name.startswith("history/"))
         history = {name.split("/", 2)[2]: resume[name] for name in columns}
-        ledger: Ledger = filled(recorder.ledger, resume, "ledger")
+        ledger: Tallies = filled(recorder.ledger, resume, "ledger")
         resume = Run(
             History(recorder.seeds, history),
             filled(expected, resume, "carry"),

@@ -22,9 +22,9 @@ from sagda.simulator.checks import (
     check_starts,
     given_starts,
 )
-from sagda.simulator.evaluator import Look
+from sagda.simulator.evaluator import Evaluator
 from sagda.simulator.history import History
-from sagda.simulator.lanes import Lanes
+from sagda.simulator.lanes import StackedRuns
 from sagda.simulator.layout import resolve
 from sagda.simulator.loop import Loop
 from sagda.simulator.recorder import Recorder
@@ -195,12 +195,12 @@ def run_side_by_side(
         "metrics": str(metrics),
         "test": "none" if test is None else f"{len(test.label)} rows",
     }
-    if problem.eager:
-        from sagda.simulator.torch.loop import eager_loop
+    if problem.uses_torch:
+        from sagda.simulator.torch.loop import torch_loop
         from sagda.simulator.torch.objective import precision
 
         shape = {"cohort": cohort, "batch_size": batch_size, "dropout": dropout}
-        loop = eager_loop(
+        loop = torch_loop(
             methods, problem, federation, seeds, metrics, test, start, float64, setting,
             **shape,
         )  # fmt: skip
@@ -229,9 +229,9 @@ def run_side_by_side(
             shape |= {"mesh": chosen.mesh}
             setup = Setup.of(problem, federation, dtype, **shape, held=held)
         view = View.of(setup, federation, dtype, held)
-        look = Look(view, test, metrics)
+        look = Evaluator(view, test, metrics)
         recorder = Recorder(look, algorithm, z, seeds, metrics)
-        lanes = Lanes.of(chosen, stack(methods, dtype), keys, starts)
+        lanes = StackedRuns.of(chosen, stack(methods, dtype), keys, starts)
         bring = None
         if held is not None:
             bring = Stream(federation, dtype, algorithm, keys, held, setup, chosen)

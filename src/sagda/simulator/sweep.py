@@ -11,7 +11,7 @@ from sagda.data.federation import Federation
 from sagda.methods import Method
 from sagda.problems.base import Problem
 from sagda.simulator.history import History
-from sagda.simulator.recorder import Ledger
+from sagda.simulator.recorder import Tallies
 from sagda.simulator.run import Run
 from sagda.simulator.simulate import run_side_by_side
 
@@ -76,7 +76,7 @@ def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
         return run._replace(
             history=History(mine, columns),
             carry=cut(run.carry),
-            ledger=Ledger(cut(opening), cut(rounds), seconds),
+            ledger=Tallies(cut(opening), cut(rounds), seconds),
             setting=run.setting and run.setting | setting,
         )
 

@@ -2,7 +2,7 @@
 
 from sagda.theory import rates
 from sagda.theory.bounds import Bound, bound, caveats, rounds_to, samples
-from sagda.theory.conditions import CONDITIONS, Slack, Verdict, binding, judged
+from sagda.theory.conditions import CONDITIONS, ConditionCheck, Slack, binding, judged
 from sagda.theory.constants import Estimate, Estimates, estimate
 from sagda.theory.practice import Practice, practice
 from sagda.theory.setting import Constants, Setting, Steps
@@ -10,6 +10,7 @@ from sagda.theory.setting import Constants, Setting, Steps
 __all__ = [
     "CONDITIONS",
     "Bound",
+    "ConditionCheck",
     "Constants",
     "Estimate",
     "Estimates",
@@ -17,7 +18,6 @@ __all__ = [
     "Setting",
     "Slack",
     "Steps",
-    "Verdict",
     "binding",
     "bound",
     "caveats",

@@ -8,8 +8,8 @@ from sagda.theory import rates
 from sagda.theory.bounds import Bound, bound, caveats, samples
 from sagda.theory.conditions import (
     READINGS,
+    ConditionCheck,
     Reading,
-    Verdict,
     binding,
     judged,
 )
@@ -23,7 +23,7 @@ class Standing(NamedTuple):
 
     steps: Steps
     reading: Reading
-    verdicts: list[Verdict]
+    verdicts: list[ConditionCheck]
     bound: Bound
 
     @property
@@ -31,7 +31,7 @@ class Standing(NamedTuple):
         return all(verdict.slack.holds for verdict in self.verdicts)
 
     @property
-    def binding(self) -> Verdict:
+    def binding(self) -> ConditionCheck:
         return binding(self.verdicts)
 
 

@@ -183,7 +183,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 }
 
 
-class Verdict(NamedTuple):
+class ConditionCheck(NamedTuple):
     """A condition at given steps."""
 
     condition: Condition
@@ -192,11 +192,13 @@ class Verdict(NamedTuple):
 
 def judged(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
-) -> list[Verdict]:
+) -> list[ConditionCheck]:
     """All conditions of a method, in the paper's order."""
-    return [Verdict(own, own.slack(c, s, e, reading)) for own in CONDITIONS[method]]
+    return [
+        ConditionCheck(own, own.slack(c, s, e, reading)) for own in CONDITIONS[method]
+    ]
 
 
-def binding(verdicts: list[Verdict]) -> Verdict:
+def binding(verdicts: list[ConditionCheck]) -> ConditionCheck:
     """The one with the least room."""
     return min(verdicts, key=lambda verdict: verdict.slack.room)

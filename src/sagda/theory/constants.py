@@ -109,7 +109,7 @@ def estimate(
         noise = [noise_at(view, z, draws, seed) for z in places]
         spread = [spread_at(view, z) for z in places]
         return Estimates(
-            Estimate(smoothness, how_curved(places[0]), where),
+            Estimate(smoothness, curvature_method(places[0]), where),
             strong(view, places, where),
             sampled([at.x for at in noise], draws, where),
             sampled([at.y for at in noise], draws, where),
@@ -122,7 +122,7 @@ def estimate(
 def beyond(problem: Problem) -> str | None:
     """Why the theorems say nothing of a problem; None if they may."""
     name = type(problem).__name__
-    if problem.eager:
+    if problem.uses_torch:
         return (
             "the theorems' constants are measured by JAX, which cannot look into a "
             "PyTorch model; `sagda sweep` finds rates for it."
@@ -159,7 +159,7 @@ def looked_at(
 # Curvature.
 
 
-def how_curved(z: Point) -> str:
+def curvature_method(z: Point) -> str:
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(z))
     return "Hessians of all clients" if size <= DENSE else "power iteration, from below"
 
@@ -238,7 +238,7 @@ def pl_ratio(view: View, z: Point) -> jax.Array:
 # Noise and spread.
 
 
-class Moments(NamedTuple):
+class GradientMoments(NamedTuple):
     """The mean of squared distances, and the deviation of that mean."""
 
     mean: Any
@@ -262,10 +262,10 @@ def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
 
     squares = jax.lax.map(one, jnp.arange(view.clients.count))  # [M, draws]
 
-    def moments(values: jax.Array) -> Moments:
+    def moments(values: jax.Array) -> GradientMoments:
         # Every client is there; chance is in its draws alone.
         within = values.var(axis=1, ddof=1).mean() / values.size
-        return Moments(values.mean(), jnp.sqrt(within))
+        return GradientMoments(values.mean(), jnp.sqrt(within))
 
     return Point(moments(squares.x), moments(squares.y))
 
@@ -274,7 +274,7 @@ def minus(a: Any, b: Any) -> Any:
     return jax.tree.map(lambda p, q: p - q, a, b)
 
 
-def sampled(found: list[Moments], draws: int, where: str) -> Estimate:
+def sampled(found: list[GradientMoments], draws: int, where: str) -> Estimate:
     """The noisiest place's, with its interval."""
     mean, deviation = max((float(m.mean), float(m.deviation)) for m in found)
     root = lambda value: float(np.sqrt(max(value, 0.0)))

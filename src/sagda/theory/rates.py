@@ -99,7 +99,7 @@ def reach(
     return s._replace(rounds=high), found
 
 
-class Place(NamedTuple):
+class BoundPoint(NamedTuple):
     """The least bound of a setting, and the rates that have it."""
 
     setting: Setting
@@ -116,14 +116,14 @@ def curve(
     *,
     reading: Reading = "proof",
     server: float | None = None,
-) -> list[Place]:
+) -> list[BoundPoint]:
     """The least bound over T, or over K at equal T."""
     check.choice("over", over, ("rounds", "local_steps"))
     found = []
     for value in values:
         at = s._replace(**{over: check.integer(over, value, low=1)})
         e = best(method, c, at, reading=reading, server=server)
-        found.append(Place(at, e, bound(method, c, at, e, reading)))
+        found.append(BoundPoint(at, e, bound(method, c, at, e, reading)))
     return found
 
 

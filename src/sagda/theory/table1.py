@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sagda import check
 
 
-class Row(NamedTuple):
+class Table1Row(NamedTuple):
     """One method's complexity."""
 
     method: str
@@ -23,33 +23,33 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row(
+    Table1Row(
         "SGDA", "-", "-", "eps^-4", "-",
         lambda m, e: e**-4, None,
         "Lin, Jin, Jordan (2020), one machine",
     ),
-    Row(
+    Table1Row(
         "Local SGDA", "needed", "no",
         "max(eps^-4, m^(-2/3) eps^-6)", "(1/m) eps^-6",
         lambda m, e: max(e**-4, m ** (-2 / 3) * e**-6), lambda m, e: e**-6 / m,
         "Deng, Mahdavi (2021)",
     ),
-    Row(
+    Table1Row(
         "(Momentum) Local SGDA", "needed", "no", "(1/m) eps^-4", "eps^-3",
         lambda m, e: e**-4 / m, lambda m, e: e**-3,
         "Sharma et al. (2022)",
     ),
-    Row(
+    Table1Row(
         "CD-MAGE", "needed", "yes", "(1/m) eps^-4", "(1/m) eps^-4",
         lambda m, e: e**-4 / m, lambda m, e: e**-4 / m,
         "Xie et al. (2021)",
     ),
-    Row(
+    Table1Row(
         "SAGDA", "not needed", "yes", "(1/m) eps^-4", "eps^-2",
         lambda m, e: e**-4 / m, lambda m, e: e**-2,
         "Corollary 1; for m < M see docs/theory.md",
     ),
-    Row(
+    Table1Row(
         "FSGDA", "needed", "yes", "(1/m) eps^-4", "eps^-2",
         lambda m, e: e**-4 / m, lambda m, e: e**-2,
         "Corollaries 2 and 3; the rounds for m = M, else (1/m) eps^-4",
@@ -60,7 +60,7 @@ TABLE = (
 class Counted(NamedTuple):
     """A row in numbers."""
 
-    row: Row
+    row: Table1Row
     samples: float
     rounds: float | None
     best_local_steps: float | None  # K with so few rounds: samples over rounds

@@ -30,7 +30,7 @@ def check_extra(name: str) -> None:
         )
 
 
-class Row(NamedTuple):
+class LoggedRow(NamedTuple):
     """One evaluation of one seed."""
 
     round: int
@@ -94,7 +94,7 @@ class Tracker(abc.ABC):
         """Open a run of the store, with the hyperparameters."""
 
     @abc.abstractmethod
-    def log(self, name: str, rows: list[Row]) -> None:
+    def log(self, name: str, rows: list[LoggedRow]) -> None:
         """Keep rows that were not there before."""
 
     @abc.abstractmethod
@@ -116,10 +116,12 @@ def parameters(now: Progress, method: Method, seed: int) -> dict[str, Any]:
     return {key: plain(value) for key, value in out.items()}
 
 
-def rows(history: History, i: int, first: int) -> list[Row]:
+def rows(history: History, i: int, first: int) -> list[LoggedRow]:
     """The i-th seed's rows from the `first` on; the round is the step, not a value."""
     columns = {name: c[i] for name, c in history.columns.items() if name != "round"}
     return [
-        Row(int(history.rounds[j]), {name: float(c[j]) for name, c in columns.items()})
+        LoggedRow(
+            int(history.rounds[j]), {name: float(c[j]) for name, c in columns.items()}
+        )
         for j in range(first, len(history.rounds))
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sagda import check
 from sagda.durable import digest
-from sagda.trackers.base import Row, Tracker, check_extra
+from sagda.trackers.base import LoggedRow, Tracker, check_extra
 
 AT_ONCE = 1000  # values that MLflow takes in one call
 KEY = "sagda.key"
@@ -82,7 +82,7 @@ class MLflow(Tracker):
         past = self.client.get_metric_history(run.info.run_id, columns[0])
         return max(metric.step for metric in past)
 
-    def log(self, name: str, rows: list[Row]) -> None:
+    def log(self, name: str, rows: list[LoggedRow]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sagda.trackers.base import Row, Tracker, check_extra
+from sagda.trackers.base import LoggedRow, Tracker, check_extra
 
 
 class TensorBoard(Tracker):
@@ -34,7 +34,7 @@ class TensorBoard(Tracker):
         writer.add_event(event(0, session_log={"status": "START"}))
         writer.add_event(event(0, summary=hparams_pb(parameters, trial_id=name)))
 
-    def log(self, name: str, rows: list[Row]) -> None:
+    def log(self, name: str, rows: list[LoggedRow]) -> None:
         for row in rows:
             # One event for all columns: a crash leaves no half of them.
             values = [{"tag": k, "simple_value": v} for k, v in row.values.items()]

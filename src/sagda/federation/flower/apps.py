@@ -26,18 +26,18 @@ from sagda.federation.flower.guards import guard
 from sagda.federation.flower.retry import again
 from sagda.federation.protocol.letters import (
     Bye,
-    Census,
+    Evaluate,
     Fault,
-    Hello,
     Instruction,
+    Introduce,
+    Introduction,
     Letter,
-    Look,
     mark_of,
 )
 from sagda.federation.protocol.messages import Refusal
 from sagda.federation.protocol.wire import Part, Refused
-from sagda.federation.server.results import FOLDER, OWN, REGISTER, lead
-from sagda.federation.site.folder import Desk
+from sagda.federation.server.results import FOLDER, OWN, REGISTER, run_federation
+from sagda.federation.site.folder import SiteFolder
 from sagda.federation.trust.site_keys import NAME, Register
 from sagda.models import allow
 from sagda.simulator.devices import keep_programs
@@ -94,7 +94,7 @@ def message_type(note: Any) -> str:
     """One type per phase, so that each has a handler."""
     if isinstance(note, Instruction):
         return f"train.{note.phase}"
-    kinds = {Look: "evaluate", Hello: "query.hello", Bye: "query.bye"}
+    kinds = {Evaluate: "evaluate", Introduce: "query.hello", Bye: "query.bye"}
     return kinds[type(note)]
 
 
@@ -135,11 +135,11 @@ class GridSites:
         self.online: set[int] = set()
         self.node: dict[str, int] = {}  # by name, where it was seen last
         self.greeted: set[int] = set()
-        self.came: list[Census] = []
+        self.came: list[Introduction] = []
         self.open: dict[str, Sent] = {}  # by message id
         self.looked = -NODES
 
-    def arrivals(self) -> list[Census]:
+    def arrivals(self) -> list[Introduction]:
         self.greet()
         for _ in self.replies():
             pass
@@ -165,7 +165,7 @@ class GridSites:
         self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
-        hello = lambda: Letter(Hello(secrets.token_hex(16), self.moments))
+        hello = lambda: Letter(Introduce(secrets.token_hex(16), self.moments))
         self.push([(f"?{node}", node, hello()) for node in sorted(new)])
 
     def push(self, post: list[tuple[str, int, Letter]]) -> list[str]:
@@ -269,7 +269,7 @@ class GridSites:
         """A node has said who it is; the newest place of a name is the one."""
         note = letter.note
         if (refusal := unfit(note)) is not None:
-            if not isinstance(note, Census):
+            if not isinstance(note, Introduction):
                 self.greeted.discard(node)  # perhaps it can say so later
             code, text = refusal
             self.tell(
@@ -318,7 +318,7 @@ def unfit(note: Any) -> Refusal | None:
     """Why this is no introduction, if so."""
     if isinstance(note, Fault):
         return Refusal(*note)
-    if not isinstance(note, Census) or not NAME.fullmatch(note.name):
+    if not isinstance(note, Introduction) or not NAME.fullmatch(note.name):
         return Refusal("format", "an introduction must hold a name and counts.")
     sizes = 1 <= note.rows < 2**31 and 1 <= note.features < 2**31
     if not sizes or not 0 <= note.positives <= note.rows:
@@ -351,7 +351,7 @@ def main(grid: Grid, context: Context) -> None:
         guard(lambda: found.largest, lambda: found.timeout)
         return found
 
-    lead(
+    run_federation(
         Path(folder),
         sites,
         name=secrets.token_hex(8),
@@ -366,7 +366,7 @@ def handle(message: Message, context: Context) -> Message:
     """Any letter to this site, and its answer."""
     signer, asked = None, b""
     try:
-        desk = Desk.of(context.node_config)
+        desk = SiteFolder.of(context.node_config)
         keep_programs(desk.state / "programs")
         signer = desk.signer
         blank, text, parcels = unread(message.content, b"")

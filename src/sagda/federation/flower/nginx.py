@@ -110,7 +110,7 @@ HANDSHAKE = re.compile(
 )
 
 
-class Refused(NamedTuple):
+class TurnedAway(NamedTuple):
     """Someone who was turned away at the door."""
 
     peer: str
@@ -209,7 +209,7 @@ class Proxy:
         if self.process is not None:
             self.process.stop()
 
-    def refusals(self) -> Iterator[Refused]:
+    def refusals(self) -> Iterator[TurnedAway]:
         """Who was turned away since the last call; the same one once a minute."""
         known = {entry.header: entry.name for entry in self.register.now().values()}
         now = time.monotonic()
@@ -246,7 +246,7 @@ class Proxy:
         return path.stat().st_size if path.exists() else 0
 
 
-def of_request(line: str, known: dict[str, str]) -> Refused | None:
+def of_request(line: str, known: dict[str, str]) -> TurnedAway | None:
     """What nginx wrote of a request that ended badly."""
     try:
         seen: dict[str, Any] = json.loads(line)
@@ -256,26 +256,26 @@ def of_request(line: str, known: dict[str, str]) -> Refused | None:
     name = known.get(seen.get("key", ""), "an unknown key")
     if seen.get("upstream"):
         said = f"the SuperLink answered {status} to {name} at {path}"
-        return Refused(peer, "superlink", said)
+        return TurnedAway(peer, "superlink", said)
     if status == 400 and not seen.get("tls"):
-        return Refused(peer, "plaintext", "a request without TLS")
+        return TurnedAway(peer, "plaintext", "a request without TLS")
     if status == 400:
-        return Refused(peer, "header", "a header that is too long or malformed")
+        return TurnedAway(peer, "header", "a header that is too long or malformed")
     if status == 401:
-        return Refused(peer, "key", f"a key that is not admitted, at {path}")
+        return TurnedAway(peer, "key", f"a key that is not admitted, at {path}")
     if status == 403:
-        return Refused(peer, "path", f"{path} is not open to others")
+        return TurnedAway(peer, "path", f"{path} is not open to others")
     if status == 413:
-        return Refused(peer, "size", f"{name} sent more than a request may hold")
+        return TurnedAway(peer, "size", f"{name} sent more than a request may hold")
     if status >= 500 or status in (408, 499):
-        return Refused(peer, "broken", f"a request of {name} ended with {status}")
-    return Refused(peer, "request", f"a request of {name} ended with {status}")
+        return TurnedAway(peer, "broken", f"a request of {name} ended with {status}")
+    return TurnedAway(peer, "request", f"a request of {name} ended with {status}")
 
 
-def of_error(line: str) -> Refused | None:
+def of_error(line: str) -> TurnedAway | None:
     """What nginx wrote of a connection that never became a request."""
     found = HANDSHAKE.match(line)
     if found is None:
         return None
     reason = found[1].rpartition(":")[2][:80]
-    return Refused(found[2], "tls", f"no TLS connection: {reason}")
+    return TurnedAway(found[2], "tls", f"no TLS connection: {reason}")

@@ -27,7 +27,7 @@ BEGIN = 60.0  # seconds for the server's process to say that it is there
 AGAIN = 5  # starts without progress after which it is given up
 
 
-class Server:
+class SuperLinkProcess:
     """The processes of a server, in a run's folder.
 
     Args:
@@ -211,7 +211,7 @@ def check_taken(words: str) -> None:
 
 
 def serve(
-    server: Server,
+    server: SuperLinkProcess,
     show: Callable[[dict[str, Any]], None],
     stop: Callable[[], bool],
 ) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sagda import durable
 from sagda.federation.flower import processes
-from sagda.federation.site.folder import FAREWELL, LEAVING, Desk
+from sagda.federation.site.folder import FAREWELL, LEAVING, SiteFolder
 
 PATIENCE = 90.0  # seconds: Flower refuses a killed node for about a minute
 
@@ -23,7 +23,7 @@ class Gone(Exception):
 
 
 def join(
-    desk: Desk,
+    desk: SiteFolder,
     server: str,
     ca: Path | None = None,
     *,
@@ -72,7 +72,9 @@ def join(
                 node.stop()
 
 
-def start(desk: Desk, server: str, ca: Path | None, log: Path) -> processes.Process:
+def start(
+    desk: SiteFolder, server: str, ca: Path | None, log: Path
+) -> processes.Process:
     # Quoted for TOML, which is how Flower reads a node's configuration.
     settings = " ".join(f"{k}={json.dumps(v)}" for k, v in desk.settings.items())
     command = [

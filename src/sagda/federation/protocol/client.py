@@ -30,7 +30,7 @@ class Cache(NamedTuple):
     kept: Any = None  # what passes to the next phase of one round
 
 
-class Client:
+class ClientProtocol:
     """Acts on instructions, each at most once, and never believes more than it may.
 
     Args:

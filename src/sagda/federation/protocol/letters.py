@@ -14,7 +14,7 @@ from sagda.federation.protocol.wire import Parcel, Part, Refused
 LONGEST = 1 << 16  # characters of a note
 
 
-class Look(NamedTuple):
+class Evaluate(NamedTuple):
     """From the server: measure this point on your rows."""
 
     run: str
@@ -24,7 +24,7 @@ class Look(NamedTuple):
     message: Any
 
 
-class Seen(NamedTuple):
+class Evaluated(NamedTuple):
     """From a client: what it measured."""
 
     run: str
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
     payload: Any
 
 
-class Hello(NamedTuple):
+class Introduce(NamedTuple):
     """From the server: who are you?"""
 
     nonce: str  # no two are alike, so that no answer fits twice
     moments: bool = False  # with the moments of your features, to standardise them
 
 
-class Census(NamedTuple):
+class Introduction(NamedTuple):
     """From a client: who it is, and what the server must know of its rows."""
 
     name: str
@@ -53,7 +53,7 @@ class Census(NamedTuple):
     squares: tuple[float, ...] = ()  # sums of squared distances from the mean
 
     @property
-    def counts(self) -> "Census":
+    def counts(self) -> "Introduction":
         """Without the moments, which nobody needs once the run is settled."""
         return self._replace(mean=(), squares=())
 
@@ -84,7 +84,16 @@ class Fault(NamedTuple):
 
 
 Note = (
-    Instruction | Reply | Mismatch | Look | Seen | Hello | Census | Bye | Thanks | Fault
+    Instruction
+    | Reply
+    | Mismatch
+    | Evaluate
+    | Evaluated
+    | Introduce
+    | Introduction
+    | Bye
+    | Thanks
+    | Fault
 )
 KINDS: dict[str, Any] = {
     kind.__name__.lower(): kind
@@ -92,10 +101,10 @@ KINDS: dict[str, Any] = {
         Instruction,
         Reply,
         Mismatch,
-        Look,
-        Seen,
-        Hello,
-        Census,
+        Evaluate,
+        Evaluated,
+        Introduce,
+        Introduction,
         Bye,
         Thanks,
         Fault,

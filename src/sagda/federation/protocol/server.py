@@ -22,7 +22,7 @@ class Member(NamedTuple):
     number: int = 0  # its place in draws, the same for as long as it is a member
 
 
-class Book(NamedTuple):
+class ServerState(NamedTuple):
     """All that outlives the server: one commit replaces it as a whole."""
 
     run: str
@@ -41,7 +41,7 @@ class Book(NamedTuple):
         return sorted(self.members, key=lambda name: self.members[name].number)
 
 
-class Server:
+class ServerProtocol:
     """Issues tickets, accepts what they allow, and commits rounds.
 
     Args:
@@ -54,9 +54,9 @@ class Server:
 
     def __init__(
         self,
-        book: Book,
+        book: ServerState,
         clock: int,
-        save: Callable[[Book], None],
+        save: Callable[[ServerState], None],
         check: Callable[[str, Any], Refusal | None],
         renew: Callable[[str, Any, Any], Any],
     ):
@@ -68,7 +68,7 @@ class Server:
         self.accepted: dict[str, Reply] = {}
         self.lost_memory: set[str] = set()
 
-    def born(self, book: Book, clock: int) -> Book:
+    def born(self, book: ServerState, clock: int) -> ServerState:
         """R1: every start has a larger incarnation, durable before the first ticket."""
         return book._replace(incarnation=max(book.incarnation + 1, clock))
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from sagda.runs.results import bytes_text
 
 
-class Board:
+class FederationDisplay:
     """A few live lines on a terminal, one line per round elsewhere, or nothing."""
 
     def __init__(self, quiet: bool):
@@ -20,7 +20,7 @@ class Board:
         self.said: set[str] = set()
         self.last = ""
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "FederationDisplay":
         if not self.quiet and sys.stderr.isatty():
             self.live = Live(console=self.console, refresh_per_second=4)
             self.live.start()
@@ -41,7 +41,7 @@ class Board:
             if text not in self.said:
                 self.said.add(text)
                 self.say(text)
-        lines = [headline(status), people(status)]
+        lines = [headline(status), participants(status)]
         if self.live is not None:
             self.live.update(Group(*(Text(line) for line in lines if line)))
         elif lines[0] != self.last and status.get("state") != "failed":
@@ -74,7 +74,7 @@ def headline(status: dict[str, Any]) -> str:
 MEASURES = {"grad_phi_sq": "||grad Phi||^2", "grad_x_sq": "||grad_x f||^2"}
 
 
-def people(status: dict[str, Any]) -> str:
+def participants(status: dict[str, Any]) -> str:
     """Who answered, who was refused and why, who is awaited."""
     if status.get("state") != "running":
         return ""

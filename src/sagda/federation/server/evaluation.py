@@ -7,9 +7,9 @@ import numpy as np
 
 from sagda.core import Point
 from sagda.federation.plan import on_host
-from sagda.federation.protocol.letters import Letter, Look, Seen
+from sagda.federation.protocol.letters import Evaluate, Evaluated, Letter
 from sagda.federation.protocol.wire import Refused
-from sagda.federation.server.rounds import Coordinator
+from sagda.federation.server.rounds import FederatedRounds
 from sagda.federation.site import measure as assess
 
 
@@ -23,7 +23,7 @@ class Measured(NamedTuple):
 NOTHING = Measured({}, [])
 
 
-def evaluate(server: Coordinator, share_losses: bool = False) -> Measured:
+def evaluate(server: FederatedRounds, share_losses: bool = False) -> Measured:
     """What all members that answer see at the present point.
 
     Phi takes a second exchange where clients must learn y* first; for DRO the first one
@@ -49,12 +49,12 @@ def evaluate(server: Coordinator, share_losses: bool = False) -> Measured:
 
 
 def ask(
-    server: Coordinator, question: str, z: Point, names: list[str]
+    server: FederatedRounds, question: str, z: Point, names: list[str]
 ) -> dict[str, tuple[Any, Any]]:
     """One exchange: by name, a client's means and its counts of scores."""
     book, spec = server.book, assess.expected(server.plan, z, question)
     parcel = server.specs.point.pack(z)
-    look = Look(book.run, book.config, book.round, question, parcel)
+    look = Evaluate(book.run, book.config, book.round, question, parcel)
     number = lambda name: book.members[name].number
     letters = {name: Letter(look, number(name), server.terms) for name in names}
     size = sum(letter.bytes for letter in letters.values())
@@ -76,9 +76,9 @@ def ask(
 
 
 def checked(
-    server: Coordinator, spec: Any, name: str, question: str, note: Any
+    server: FederatedRounds, spec: Any, name: str, question: str, note: Any
 ) -> tuple[Any, Any]:
-    if not isinstance(note, Seen):
+    if not isinstance(note, Evaluated):
         code, text = getattr(note, "code", "format"), getattr(note, "text", "")
         raise Refused(code, text or f"{name} answered with a {type(note).__name__}.")
     book = server.book

@@ -1,4 +1,4 @@
-"""`Conductor`: a federation's run from its first site to the farewell."""
+"""`FederatedRun`: a federation's run from its first site to the farewell."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ from sagda.data.datasets import load
 from sagda.data.federation import Table
 from sagda.data.scaling import scaled
 from sagda.federation.plan import Plan, Specs, on_host
-from sagda.federation.protocol.letters import Bye, Census, Letter, Transport
-from sagda.federation.protocol.server import Book
+from sagda.federation.protocol.letters import Bye, Introduction, Letter, Transport
+from sagda.federation.protocol.server import ServerState
 from sagda.federation.server.evaluation import evaluate
-from sagda.federation.server.rounds import Coordinator, first_book
-from sagda.federation.server.store import Journal, parts_of
+from sagda.federation.server.rounds import FederatedRounds, first_state
+from sagda.federation.server.store import ServerStore, parts_of
 from sagda.federation.site import measure as assess
 from sagda.federation.terms import WIDEST, Options, Terms
 from sagda.problems.metrics import auc
@@ -40,7 +40,7 @@ class Sites(Transport, Protocol):
     moments: bool  # whether introductions are to tell the features' moments
     tell: Callable[..., None]  # is told what happens beside exchanges
 
-    def arrivals(self) -> list[Census]:
+    def arrivals(self) -> list[Introduction]:
         """Who has introduced itself since the last call."""
         ...
 
@@ -53,7 +53,7 @@ class NoClients(Exception):
     """Too few sites were there for too long; what was done is kept."""
 
 
-class Conductor:
+class FederatedRun:
     """Leads a run.
 
     Args:
@@ -71,7 +71,7 @@ class Conductor:
         self,
         config: Config,
         options: Options,
-        journal: Journal,
+        journal: ServerStore,
         sites: Sites,
         *,
         name: str,
@@ -83,12 +83,12 @@ class Conductor:
         self.sites, self.name, self.clock = sites, name, clock
         self.tell, self.sleep = tell, sleep
         sites.tell, sites.moments = tell, False
-        self.census: dict[str, Census] = {}
+        self.census: dict[str, Introduction] = {}
         self.gone: set[str] = set()  # who wanted to leave before the beginning
         self.here: set[str] = set()  # who has introduced itself since this start
         self.test = rows_to_score(options)
 
-    def run(self, reset: Path | None = None) -> Coordinator:
+    def run(self, reset: Path | None = None) -> FederatedRounds:
         """All rounds; every commit is durable, so that a later call goes on from it.
 
         `reset`: a file that asks, while it is there, to set all variates back first.
@@ -126,7 +126,7 @@ class Conductor:
 
     # Beginning.
 
-    def begun(self) -> Coordinator:
+    def begun(self) -> FederatedRounds:
         """A new run, once enough sites are there."""
         started = time.monotonic()
         self.sites.moments = bool(self.config.standardise)
@@ -145,10 +145,10 @@ class Conductor:
         self.sites.moments = False
         self.census = {name: site.counts for name, site in self.census.items()}
         plan = terms.plan(self.name)
-        book = first_book(plan, self.census)
+        book = first_state(plan, self.census)
         return self.coordinator(terms, plan, book)
 
-    def count(self, site: Census) -> None:
+    def count(self, site: Introduction) -> None:
         """A site that came before the beginning; the first one decides the width."""
         width = next((s.features for s in self.census.values()), site.features)
         width = self.options.features or width
@@ -163,7 +163,7 @@ class Conductor:
             self.census[site.name] = site
             self.here.add(site.name)
 
-    def unfit(self, site: Census, width: int) -> str | None:
+    def unfit(self, site: Introduction, width: int) -> str | None:
         """Why a site cannot be there from the beginning, if so."""
         if site.features != width:
             return f"has {site.features} features, the others {width}"
@@ -175,7 +175,7 @@ class Conductor:
             return "did not tell the moments that `standardise` needs"
         return None
 
-    def resumed(self) -> Coordinator:
+    def resumed(self) -> FederatedRounds:
         """Where the journal ends."""
         found = self.journal.manifest()
         terms = Terms.read(found["terms"])
@@ -185,12 +185,14 @@ class Conductor:
                 f"{self.journal.folder} holds a run of another configuration, which "
                 f"differs in {', '.join(changed)}; choose another folder with --out."
             )
-        self.census = {name: Census(*site) for name, site in found["census"].items()}
+        self.census = {
+            name: Introduction(*site) for name, site in found["census"].items()
+        }
         plan = terms.plan(found["run"])
-        self.describe(terms, plan, first_book(plan, []))
+        self.describe(terms, plan, first_state(plan, []))
         return self.coordinator(terms, plan, self.journal.load(found))
 
-    def describe(self, terms: Terms, plan: Plan, book: Book) -> Specs:
+    def describe(self, terms: Terms, plan: Plan, book: ServerState) -> Specs:
         specs = Specs.of(plan)
         with jax.enable_x64(plan.float64):
             first = on_host(plan.algorithm.memory(plan.start()))
@@ -202,8 +204,10 @@ class Conductor:
     def stored_census(self) -> dict[str, Any]:
         return {name: list(site) for name, site in self.census.items()}
 
-    def coordinator(self, terms: Terms, plan: Plan, book: Book) -> Coordinator:
-        self.describe(terms, plan, first_book(plan, []))
+    def coordinator(
+        self, terms: Terms, plan: Plan, book: ServerState
+    ) -> FederatedRounds:
+        self.describe(terms, plan, first_state(plan, []))
         self.terms = terms
         self.rows = {name: site.rows for name, site in self.census.items()}
         self.sites.largest = largest_reply(Specs.of(plan), self.rows)
@@ -211,7 +215,7 @@ class Conductor:
         self.costs: tuple[PhaseCost, ...] = cost(plan.algorithm, z, batch_size=size)
         self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
         options = self.options
-        return Coordinator(
+        return FederatedRounds(
             plan,
             book,
             self.sites,
@@ -229,7 +233,7 @@ class Conductor:
 
     # Who is there.
 
-    def gather(self, server: Coordinator) -> None:
+    def gather(self, server: FederatedRounds) -> None:
         """After a restart members introduce themselves again; wait a while for that."""
         started = time.monotonic()
         while time.monotonic() - started < GRACE:
@@ -241,7 +245,7 @@ class Conductor:
             )
             self.sleep(0.25)
 
-    def admit(self, server: Coordinator) -> None:
+    def admit(self, server: FederatedRounds) -> None:
         """Sites that came since the last round join, or leave; the barred go."""
         for name in self.sites.barred(list(server.book.members)):
             server.records.append({"left": name})
@@ -269,7 +273,7 @@ class Conductor:
                 server.server.join(name)
                 self.tell("joined", name=name)
 
-    def dismiss(self, server: Coordinator) -> None:
+    def dismiss(self, server: FederatedRounds) -> None:
         """Sites that were silent too long go, with their memories, if so configured."""
         limit = self.options.max_absence
         for name in server.server.absent(limit or LONG):
@@ -280,7 +284,7 @@ class Conductor:
                 server.server.leave(name)
                 self.tell("left", name=name, why="was silent too long and is removed")
 
-    def farewell(self, server: Coordinator, names: list[str], reason: str) -> None:
+    def farewell(self, server: FederatedRounds, names: list[str], reason: str) -> None:
         """Tell sites that it is over for them; the model is theirs, too."""
         book = server.book
         model = server.specs.point.pack(on_host(book.state.z))
@@ -293,7 +297,7 @@ class Conductor:
 
     # Measuring.
 
-    def measure(self, server: Coordinator) -> None:
+    def measure(self, server: FederatedRounds) -> None:
         """A row of the history, where one is due and not there yet."""
         t, every = server.book.round, self.config.eval_every
         if t % every and t != self.config.rounds:
@@ -312,14 +316,14 @@ class Conductor:
         server.note(noted)
         self.tell("measured", row=row)
 
-    def tested(self, server: Coordinator) -> dict[str, float]:
+    def tested(self, server: FederatedRounds) -> dict[str, float]:
         """The test rows that the server has itself."""
         problem, z = server.plan.problem, server.book.state.z
         assert self.test is not None
         scaling, rows = self.terms.scaling, self.test
         if scaling is not None:
             rows = scaled(rows, scaling)
-        if problem.eager:
+        if problem.uses_torch:
             scores = scored(problem, z.x, np.asarray(rows.features))
         else:
             scores = np.asarray(problem.score(z.x, rows))
@@ -332,12 +336,12 @@ def largest_reply(specs: Specs, rows: Mapping[str, int]) -> int:
     return AROUND + 2 * max(phases, specs.point.bytes) + 64 * max(rows.values())
 
 
-def rows_of(journal: Journal) -> list[dict[str, Any]]:
+def rows_of(journal: ServerStore) -> list[dict[str, Any]]:
     """The rows of the history that were committed."""
     return [record["row"] for record in journal.records() if "row" in record]
 
 
-def calibration_in(journal: Journal) -> list[float] | None:
+def calibration_in(journal: ServerStore) -> list[float] | None:
     """Of the last model, if it was measured."""
     rows = [record for record in journal.records() if "row" in record]
     return rows[-1].get("calibration") if rows else None

@@ -13,18 +13,18 @@ import safetensors.numpy
 from sagda import durable
 from sagda.check import BadKind, BadValue
 from sagda.core import Point
-from sagda.federation.protocol.letters import Census
+from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.federated_run import (
-    Conductor,
+    FederatedRun,
     NoClients,
     Sites,
     calibration_in,
     rows_of,
 )
-from sagda.federation.server.rounds import Coordinator
+from sagda.federation.server.rounds import FederatedRounds
 from sagda.federation.server.status import Status
-from sagda.federation.server.store import Journal
+from sagda.federation.server.store import ServerStore
 from sagda.federation.terms import read_terms, write_terms
 from sagda.runs.card import write_card
 from sagda.runs.folder import history_csv, summary_of
@@ -41,7 +41,7 @@ RESET = "reset"  # a file in the server's folder: set all variates back, once
 NOBODY = 4  # the exit code for too few clients
 
 
-class Outcome(NamedTuple):
+class FederatedOutcome(NamedTuple):
     """What a federated run leaves, in the shape that a simulated one has."""
 
     history: History
@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
         return {} if whole else {self.history.seeds[0]: last}
 
 
-def lead(
+def run_federation(
     folder: Path,
     sites: Callable[[float], Sites],
     *,
@@ -86,10 +86,10 @@ def lead(
             status(what, **details)
 
         try:
-            conductor = Conductor(
+            conductor = FederatedRun(
                 chosen,
                 options,
-                Journal(home),
+                ServerStore(home),
                 sites(options.timeout),
                 name=name,
                 clock=int(time.time()),
@@ -145,7 +145,9 @@ def claim(folder: Path, config: Path) -> None:
     durable.write(path, write_terms(*now))
 
 
-def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> None:
+def write_results(
+    folder: Path, conductor: FederatedRun, server: FederatedRounds
+) -> None:
     """History, model, recipe, summary and model card, as a simulation leaves them."""
     rows, seed = rows_of(conductor.journal), conductor.config.seed
     if not rows:
@@ -156,7 +158,7 @@ def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> No
     }
     z = jax.tree.map(lambda a: np.asarray(a)[None], server.book.state.z)
     name = conductor.config.algorithms[0]
-    runs = {name: Outcome(History((seed,), columns), z)}
+    runs = {name: FederatedOutcome(History((seed,), columns), z)}
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": "1"})
     durable.write(folder / "model.safetensors", model)
@@ -171,7 +173,7 @@ def write_results(folder: Path, conductor: Conductor, server: Coordinator) -> No
     write_card(folder)
 
 
-def split_of(census: dict[str, Census], names: list[str]) -> dict[str, Any]:
+def split_of(census: dict[str, Introduction], names: list[str]) -> dict[str, Any]:
     """Who holds how much, as the sites said."""
     held = [census[name] for name in sorted(names)]
     positives = [site.positives for site in held]
@@ -187,7 +189,7 @@ def split_of(census: dict[str, Census], names: list[str]) -> dict[str, Any]:
     }
 
 
-def facts(server: Coordinator) -> dict[str, Any]:
+def facts(server: FederatedRounds) -> dict[str, Any]:
     book, ledger = server.book, server.ledger
     return {
         "run": book.run,

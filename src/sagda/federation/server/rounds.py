@@ -1,4 +1,4 @@
-"""`Coordinator`: the server's part, round by round, over the protocol's machine."""
+"""`FederatedRounds`: the server's part, round by round, over the protocol's machine."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,9 +13,9 @@ from sagda.federation import filters
 from sagda.federation.plan import Plan, Specs, added, on_host, phase_of
 from sagda.federation.protocol.letters import Fault, Letter, Transport
 from sagda.federation.protocol.messages import Mismatch, Refusal, Reply
-from sagda.federation.protocol.server import Book, Member, Server
+from sagda.federation.protocol.server import Member, ServerProtocol, ServerState
 from sagda.federation.protocol.wire import Refused
-from sagda.federation.server.traffic import Ledger
+from sagda.federation.server.traffic import Traffic
 from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 
@@ -31,7 +31,7 @@ class TooFew(Exception):
     """A phase ended with fewer answers than a round needs."""
 
 
-def first_book(plan: Plan, names: Iterable[str]) -> Book:
+def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
     """A run at its start: numbers follow the order of names."""
     members = {name: Member(number=i) for i, name in enumerate(sorted(names))}
     algorithm, z = plan.algorithm, plan.start()
@@ -39,7 +39,7 @@ def first_book(plan: Plan, names: Iterable[str]) -> Book:
         state = on_host(algorithm.init(z))
     if algorithm.mean is not None:
         state = state._replace(**{algorithm.mean: None})
-    return Book(plan.run, plan.config, 0, 0, state, members, ledger=Ledger())
+    return ServerState(plan.run, plan.config, 0, 0, state, members, ledger=Traffic())
 
 
 def floats(tree: Any) -> list[np.ndarray]:
@@ -47,7 +47,7 @@ def floats(tree: Any) -> list[np.ndarray]:
     return [a for a in arrays if a.dtype.kind == "f"]
 
 
-class Coordinator:
+class FederatedRounds:
     """Rounds over a transport.
 
     Args:
@@ -69,9 +69,9 @@ class Coordinator:
     def __init__(
         self,
         plan: Plan,
-        book: Book,
+        book: ServerState,
         transport: Transport,
-        save: Callable[[Book, list[Record]], None],
+        save: Callable[[ServerState, list[Record]], None],
         *,
         terms: str = "",
         rows: Mapping[str, int] | None = None,
@@ -95,17 +95,17 @@ class Coordinator:
         self.records: list[Record] = []
         self.sifted: set[str] = set()  # left out by the filter in this attempt
         self.failed = 0  # attempts at the present round that were abandoned
-        self.ledger: Ledger = book.ledger or Ledger()
+        self.ledger: Traffic = book.ledger or Traffic()
         self.keep = save
-        self.server = Server(book, clock, self.save, self.look_at, self.renew)
+        self.server = ServerProtocol(book, clock, self.save, self.look_at, self.renew)
 
     @property
-    def book(self) -> Book:
+    def book(self) -> ServerState:
         return self.server.book
 
     # What the machine asks for.
 
-    def save(self, book: Book) -> None:
+    def save(self, book: ServerState) -> None:
         self.keep(book, self.records)
         self.records = []
 

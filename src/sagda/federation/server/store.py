@@ -19,9 +19,9 @@ from sagda.check import BadValue
 from sagda.federation.plan import Specs, added
 from sagda.federation.protocol.letters import adapter
 from sagda.federation.protocol.messages import Version
-from sagda.federation.protocol.server import Book, Member
+from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
-from sagda.federation.server.traffic import Ledger
+from sagda.federation.server.traffic import Traffic
 
 SCHEMA = 1
 MANIFEST, LOG = "manifest.json", "log.jsonl"
@@ -47,7 +47,7 @@ def whole(spec: Spec, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
     return spec.structure.unflatten(found)
 
 
-class Journal:
+class ServerStore:
     """The server's folder."""
 
     def __init__(self, folder: Path):
@@ -63,7 +63,7 @@ class Journal:
 
     # Writing.
 
-    def save(self, book: Book, records: list[dict[str, Any]]) -> None:
+    def save(self, book: ServerState, records: list[dict[str, Any]]) -> None:
         """R5: everything, or nothing."""
         memory = self.facts["specs"].memory
         members = {}
@@ -91,7 +91,7 @@ class Journal:
             "round": book.round,
             "epoch": book.epoch,
             "opened": book.opened,
-            "ledger": (book.ledger or Ledger())._asdict(),
+            "ledger": (book.ledger or Traffic())._asdict(),
             "members": members,
             "state": state,
             "log": {"bytes": self.log_bytes, "sha256": self.log_hash.hexdigest()},
@@ -104,7 +104,7 @@ class Journal:
             if path.name not in used:
                 durable.remove(path)
 
-    def state_arrays(self, book: Book) -> dict[str, np.ndarray]:
+    def state_arrays(self, book: ServerState) -> dict[str, np.ndarray]:
         """The state, and V: the sum of all memories, which their mean follows from."""
         arrays = flat(self.facts["state"], book.state, "state")
         if self.facts["mean"]:
@@ -146,7 +146,7 @@ class Journal:
                     f"{path}: `schema` must be {SCHEMA} for this version, got "
                     f"{found['schema']!r}."
                 )
-            found["ledger"] = Ledger(**found["ledger"])
+            found["ledger"] = Traffic(**found["ledger"])
             found["members"] = {
                 name: entry | {"version": version_of(entry["version"])}
                 for name, entry in found["members"].items()
@@ -177,7 +177,7 @@ class Journal:
         """What is needed to write books, and to read them."""
         self.facts = {"terms": terms, "census": census, **parts}
 
-    def load(self, found: dict[str, Any]) -> Book:
+    def load(self, found: dict[str, Any]) -> ServerState:
         """The book of a manifest, every file of it checked."""
         self.records()
         members = {}
@@ -193,7 +193,7 @@ class Journal:
         arrays = self.read("state", found["state"], None)
         state = whole(self.facts["state"], arrays, "state")
         plan = self.facts["config"]
-        return Book(
+        return ServerState(
             found["run"], plan, found["incarnation"], found["round"], state, members,
             found["epoch"], found["ledger"], found["opened"],
         )  # fmt: skip
@@ -223,7 +223,7 @@ class Journal:
 Parts = dict[str, Any]
 
 
-def parts_of(plan: Any, book: Book, specs: Specs, first: Any) -> Parts:
+def parts_of(plan: Any, book: ServerState, specs: Specs, first: Any) -> Parts:
     """The shapes by which a journal reads and writes."""
     return {
         "config": plan.config,

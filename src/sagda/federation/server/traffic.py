@@ -13,7 +13,7 @@ def plus(counts: dict[str, int], key: str, number: int = 1) -> dict[str, int]:
     return counts | {key: counts.get(key, 0) + number}
 
 
-class Ledger(NamedTuple):
+class Traffic(NamedTuple):
     """Totals over all clients; bytes are those of the numbers alone."""
 
     down: int = 0
@@ -27,32 +27,32 @@ class Ledger(NamedTuple):
     rows: dict[str, int] = {}  # noqa: RUF012 # of those who were asked, added up
     refused: dict[str, int] = {}  # noqa: RUF012 # by reason
 
-    def sent(self, phase: str, size: int, rows: int) -> "Ledger":
+    def sent(self, phase: str, size: int, rows: int) -> "Traffic":
         return self._replace(
             down=self.down + size,
             asked=plus(self.asked, phase),
             rows=plus(self.rows, phase, rows),
         )
 
-    def came(self, size: int) -> "Ledger":
+    def came(self, size: int) -> "Traffic":
         return self._replace(up=self.up + size)
 
-    def replied(self, phase: str) -> "Ledger":
+    def replied(self, phase: str) -> "Traffic":
         return self._replace(answers=plus(self.answers, phase))
 
-    def refuse(self, code: str) -> "Ledger":
+    def refuse(self, code: str) -> "Traffic":
         return self._replace(refused=plus(self.refused, code))
 
-    def lose(self) -> "Ledger":
+    def lose(self) -> "Traffic":
         return self._replace(lost=self.lost + 1)
 
-    def spend(self, seconds: float) -> "Ledger":
+    def spend(self, seconds: float) -> "Traffic":
         return self._replace(seconds=self.seconds + seconds)
 
-    def framed(self, size: int) -> "Ledger":
+    def framed(self, size: int) -> "Traffic":
         return self._replace(framing=self.framing + size)
 
-    def looked(self, size: int) -> "Ledger":
+    def looked(self, size: int) -> "Traffic":
         return self._replace(looks=self.looks + size)
 
     def columns(

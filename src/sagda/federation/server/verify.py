@@ -12,30 +12,30 @@ from sagda.core import Phase
 from sagda.federation.plan import Plan, Specs, on_host
 from sagda.federation.protocol.client import Cache
 from sagda.federation.protocol.letters import Letter
-from sagda.federation.protocol.server import Book, Member
+from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
 from sagda.federation.server.results import SERVER
-from sagda.federation.server.rounds import Coordinator, first_book
-from sagda.federation.server.store import Journal, flat, parts_of, total_of
-from sagda.federation.site.cache import Shelf
-from sagda.federation.site.folder import Desk
+from sagda.federation.server.rounds import FederatedRounds, first_state
+from sagda.federation.server.store import ServerStore, flat, parts_of, total_of
+from sagda.federation.site.cache import SiteCacheFile
+from sagda.federation.site.folder import SiteFolder
 from sagda.federation.site.site import Site
 from sagda.federation.terms import Terms
 
 
-class Kept(NamedTuple):
+class SavedRun(NamedTuple):
     """All that a server's folder holds, read and checked."""
 
     plan: Plan
     specs: Specs
     first: Any
     terms: Terms
-    book: Book
+    book: ServerState
     total: Any  # V as it was stored; None for algorithms without memories
     records: list[dict[str, Any]]
 
 
-def read_kept(folder: Path) -> Kept:
+def read_kept(folder: Path) -> SavedRun:
     """A run folder's server, every digest checked."""
     home = folder / SERVER
     if not (home / "manifest.json").exists():
@@ -43,14 +43,14 @@ def read_kept(folder: Path) -> Kept:
             f"{folder} holds no federation: no {SERVER}/manifest.json; `sagda serve` "
             "and `sagda federation-demo` make one."
         )
-    journal = Journal(home)
+    journal = ServerStore(home)
     found = journal.manifest()
     terms = Terms.read(found["terms"])
     plan = terms.plan(found["run"])
     specs = Specs.of(plan)
     with jax.enable_x64(plan.float64):
         first = on_host(plan.algorithm.memory(plan.start()))
-    parts = parts_of(plan, first_book(plan, []), specs, first)
+    parts = parts_of(plan, first_state(plan, []), specs, first)
     journal.describe(terms.text, found["census"], parts)
     book = journal.load(found)
     total = None
@@ -58,7 +58,7 @@ def read_kept(folder: Path) -> Kept:
         arrays = journal.read("state", found["state"], None)
         like = jax.tree.map(lambda a: np.zeros(np.shape(a), np.float64), first)
         total = {name: arrays[name] for name in flat(Spec.of(like), like, "total")}
-    return Kept(plan, specs, first, terms, book, total, journal.records())
+    return SavedRun(plan, specs, first, terms, book, total, journal.records())
 
 
 class Finding(NamedTuple):
@@ -69,7 +69,7 @@ class Finding(NamedTuple):
     seen: str
 
 
-def verify(kept: Kept, sites: Mapping[str, Path]) -> list[Finding]:
+def verify(kept: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
     """What the files must say; `sites` are folders of sites, where they are at hand."""
     book = kept.book
     rounds = [record["round"] for record in kept.records if "accepted" in record]
@@ -104,10 +104,10 @@ def verify(kept: Kept, sites: Mapping[str, Path]) -> list[Finding]:
     return found
 
 
-def agrees(kept: Kept, name: str, state: Path) -> tuple[bool, str]:
+def agrees(kept: SavedRun, name: str, state: Path) -> tuple[bool, str]:
     """Whether a site's own file says what the server's record points at."""
     member = kept.book.members[name]
-    cache = Shelf(state, kept.book.run, kept.specs).load()
+    cache = SiteCacheFile(state, kept.book.run, kept.specs).load()
     if member.version is None:
         return True, "none accepted yet"
     if cache.pending is not None and cache.pending.version == member.version:
@@ -125,12 +125,12 @@ def agrees(kept: Kept, name: str, state: Path) -> tuple[bool, str]:
     return same, seen
 
 
-class Again:
+class RepeatedTransport:
     """Sites in this process, of which only recorded answers count."""
 
     framing = 0
 
-    def __init__(self, kept: Kept, desks: Mapping[str, Desk]):
+    def __init__(self, kept: SavedRun, desks: Mapping[str, SiteFolder]):
         self.kept, self.desks = kept, desks
         self.sites: dict[str, Site] = {}
         self.allowed: dict[str, list[str]] = {}
@@ -160,19 +160,19 @@ class Again:
                     yield name, answer
 
 
-class Repeated(Coordinator):
+class Repeated(FederatedRounds):
     """Asks those whose answers were recorded."""
 
     def cohort(self, phase: Phase) -> list[str]:
-        assert isinstance(self.transport, Again)
+        assert isinstance(self.transport, RepeatedTransport)
         return self.transport.allowed[phase.name]
 
 
-def replay(kept: Kept, desks: Mapping[str, Desk]) -> Book:
+def replay(kept: SavedRun, desks: Mapping[str, SiteFolder]) -> ServerState:
     """The book that the recorded answers lead to, computed in this process."""
-    again = Again(kept, desks)
+    again = RepeatedTransport(kept, desks)
     server = Repeated(
-        kept.plan, first_book(kept.plan, []), again, lambda book, records: None
+        kept.plan, first_state(kept.plan, []), again, lambda book, records: None
     )
     for record in kept.records:
         if "left" in record:
@@ -192,7 +192,7 @@ def replay(kept: Kept, desks: Mapping[str, Desk]) -> Book:
     return server.book
 
 
-def same_state(a: Book, b: Book) -> bool:
+def same_state(a: ServerState, b: ServerState) -> bool:
     """Bit for bit: the state, and every memory of those who are members of both."""
     pair = lambda x, y: (
         jax.tree.structure(x) == jax.tree.structure(y)

@@ -16,10 +16,10 @@ from sagda.federation.protocol.letters import adapter
 from sagda.federation.protocol.messages import Reply, Ticket
 from sagda.federation.protocol.wire import Part
 from sagda.federation.server.store import flat, version_of, whole
-from sagda.federation.site.site import Kept
+from sagda.federation.site.site import CarriedValue
 
 
-class Shelf:
+class SiteCacheFile:
     """A site's folder: what it keeps of one run."""
 
     def __init__(self, folder: Path, run: str, specs: Specs):
@@ -80,7 +80,7 @@ class Shelf:
         if "kept" in about:
             incarnation, number, phase = about["kept"]
             value = whole(self.specs.kept[phase], arrays, "kept")
-            kept = Kept(incarnation, number, phase, value)
+            kept = CarriedValue(incarnation, number, phase, value)
         high = about["high"]
         return Cache(
             version_of(about["committed"]),

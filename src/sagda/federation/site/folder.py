@@ -1,4 +1,4 @@
-"""`Desk`: where a site answers letters, with nothing but its folder between them."""
+"""`SiteFolder`: where a site answers letters. Its state is one folder."""
 
 import json
 import secrets
@@ -17,12 +17,19 @@ from sagda.data.array_files import read_encoded, read_folder
 from sagda.data.datasets import number
 from sagda.data.encoding import Encoding
 from sagda.data.federation import Federation, Table
-from sagda.data.scaling import Moments, Scaling, scaled
+from sagda.data.scaling import FeatureMoments, Scaling, scaled
 from sagda.federation.plan import Plan, Specs
-from sagda.federation.protocol.letters import Bye, Census, Fault, Hello, Letter, Thanks
+from sagda.federation.protocol.letters import (
+    Bye,
+    Fault,
+    Introduce,
+    Introduction,
+    Letter,
+    Thanks,
+)
 from sagda.federation.protocol.messages import Instruction
 from sagda.federation.protocol.wire import Refused
-from sagda.federation.site.cache import Shelf
+from sagda.federation.site.cache import SiteCacheFile
 from sagda.federation.site.site import Site
 from sagda.federation.terms import Terms
 from sagda.federation.trust.site_keys import Signer, check_name
@@ -35,7 +42,7 @@ NAMES = "columns.json"  # of the features, where a site's file names them
 FEWEST = 10  # rows of a site that tells its moments
 
 
-class Desk(NamedTuple):
+class SiteFolder(NamedTuple):
     """One site: its name, its file, and the folder in which it keeps what it must."""
 
     name: str
@@ -48,7 +55,7 @@ class Desk(NamedTuple):
     model: str | None = None  # FILE.py:FUNCTION that this site lets the server name
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "Desk":
+    def of(cls, told: Mapping[str, Any]) -> "SiteFolder":
         """From the configuration of a node: name, data, and more where needed."""
         data = told.get("data")
         if not isinstance(data, str):
@@ -69,7 +76,7 @@ class Desk(NamedTuple):
         )
 
     @classmethod
-    def in_folder(cls, state: Path) -> "Desk":
+    def in_folder(cls, state: Path) -> "SiteFolder":
         """A site as its own folder describes it."""
         try:
             told = json.loads((state / SITE).read_text(encoding="utf-8"))
@@ -92,7 +99,7 @@ class Desk(NamedTuple):
     def answer(self, letter: Letter) -> Letter:
         """The answer to any letter; a failure stays here, but for its kind."""
         note = letter.note
-        if isinstance(note, Hello):
+        if isinstance(note, Introduce):
             return Letter(self.census(note.moments))
         self.allow(letter.terms)
         plan, specs, scaling = agreed(letter.terms, note.run)
@@ -103,7 +110,7 @@ class Desk(NamedTuple):
         if isinstance(note, Bye):
             self.farewell(note, specs, Terms.read(letter.terms))
             return Letter(Thanks(note.run, note.config))
-        shelf = Shelf(self.state, note.run, specs)
+        shelf = SiteCacheFile(self.state, note.run, specs)
         draw = lambda: secrets.randbits(128)
         site = Site(plan, self.rows(scaling), shelf.load(), shelf.save, draw, specs)
         answer = site.handle(letter)
@@ -115,7 +122,7 @@ class Desk(NamedTuple):
         if is_own(wanted) and (self.model is None or allow(self.model) != wanted):
             raise Refused("site", f"the model {wanted} is not allowed: see --model.")
 
-    def census(self, moments: bool = False) -> Census:
+    def census(self, moments: bool = False) -> Introduction:
         """Who this is; the moments of its features only if they hide single rows."""
         rows = self.rows().data
         durable.private(self.state)
@@ -123,12 +130,12 @@ class Desk(NamedTuple):
         positives = int((rows.label > 0).sum())
         leaving = (self.state / LEAVING).exists()
         count, width = rows.features.shape
-        found = Census(self.name, count, positives, width, leaving)
+        found = Introduction(self.name, count, positives, width, leaving)
         if not moments or leaving:
             return found
         if count < FEWEST:
             raise Refused("site", f"moments need {FEWEST} rows at least.")
-        _, mean, squares = Moments.of(rows.features)
+        _, mean, squares = FeatureMoments.of(rows.features)
         return found._replace(
             mean=tuple(mean.tolist()), squares=tuple(squares.tolist())
         )

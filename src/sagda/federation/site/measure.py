@@ -45,10 +45,10 @@ def question_of(problem: Problem, share_losses: bool) -> str:
 
 def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
     """What this client sends back: means over its own rows."""
-    if plan.problem.eager:
-        from sagda.simulator.torch.objective import eager_sums
+    if plan.problem.uses_torch:
+        from sagda.simulator.torch.objective import torch_sums
 
-        tree, scores = eager_sums(ASKED[question], plan.problem, rows, z)
+        tree, scores = torch_sums(ASKED[question], plan.problem, rows, z)
         parcel = Spec.of(tree).pack(tree)
         return parcel | counted(scores, np.asarray(rows.data.label))
     with jax.enable_x64(True):

@@ -11,8 +11,8 @@ from sagda.check import BadValue
 from sagda.core import Phase, Turn
 from sagda.data.federation import Federation
 from sagda.federation.plan import Plan, Specs, on_host, phase_of
-from sagda.federation.protocol.client import Cache, Client
-from sagda.federation.protocol.letters import Letter, Look, Seen
+from sagda.federation.protocol.client import Cache, ClientProtocol
+from sagda.federation.protocol.letters import Evaluate, Evaluated, Letter
 from sagda.federation.protocol.messages import Instruction
 from sagda.federation.protocol.wire import Parcel
 from sagda.federation.site import measure as assess
@@ -20,7 +20,7 @@ from sagda.keys import Key, key_of, root_key
 from sagda.simulator.setup import Setup
 
 
-class Kept(NamedTuple):
+class CarriedValue(NamedTuple):
     """What a client carries from phase to phase of one attempt at a round."""
 
     incarnation: int
@@ -58,7 +58,7 @@ class Site:
         self.fresh = {p.name for p in self.phases.values() if p.resample}
         self.fresh |= {p.name for p in algorithm.opening} | {algorithm.phases[0].name}
         self.number = 0
-        self.machine = Client(cache, save, self.compute, nonce)
+        self.machine = ClientProtocol(cache, save, self.compute, nonce)
 
     @cached_property
     def first(self) -> Any:
@@ -72,11 +72,11 @@ class Site:
         if told.config != self.plan.config or told.run != self.plan.run:
             raise BadValue("a letter of another run or configuration.")
         self.number = letter.number
-        if isinstance(told, Look):
+        if isinstance(told, Evaluate):
             z = self.specs.point.unpack(told.message)
             seen = assess.measured(self.plan, self.rows, z, told.question)
             about = told.run, told.config, told.round, told.question
-            return Letter(Seen(*about, seen), letter.number)
+            return Letter(Evaluated(*about, seen), letter.number)
         message = self.specs.down[told.phase].unpack(told.message)
         memory = None
         if told.memory is not None:
@@ -85,8 +85,8 @@ class Site:
         return None if answer is None else Letter(answer, letter.number)
 
     def compute(
-        self, told: Instruction, memory: Any, kept: Kept | None
-    ) -> tuple[Parcel, Any, Kept]:
+        self, told: Instruction, memory: Any, kept: CarriedValue | None
+    ) -> tuple[Parcel, Any, CarriedValue]:
         """The algorithm's own text, on this site's rows."""
         phase = self.phases[told.phase]
         memory = self.first if memory is None else memory
@@ -103,17 +103,17 @@ class Site:
             reply, value, new = self.work(phase, key, told, value, memory)
         parcel = self.specs.up[phase.name].pack(reply)
         at = told.ticket.incarnation, told.round
-        return parcel, new, Kept(*at, phase.name, value)
+        return parcel, new, CarriedValue(*at, phase.name, value)
 
     def work(
         self, phase: Phase, key: Key, told: Instruction, kept: Any, memory: Any
     ) -> tuple[Any, Any, Any]:
         """Reply, what is kept, and the renewed memory."""
         plan = self.plan
-        if plan.problem.eager:
-            from sagda.simulator.torch.objective import Rows, client_part
+        if plan.problem.uses_torch:
+            from sagda.simulator.torch.objective import TorchRows, client_part
 
-            rows = Rows.of(plan.problem, self.rows, plan.batch_size, plan.dtype)
+            rows = TorchRows.of(plan.problem, self.rows, plan.batch_size, plan.dtype)
             turn = Turn(told.round, key)
             return client_part(rows, phase, told.message, kept, memory, turn)
         setup = Setup.of(

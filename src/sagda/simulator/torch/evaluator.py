@@ -14,19 +14,19 @@ from sagda.keys import root_key
 from sagda.models.torch import arrays, tensors
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.simulator.evaluator import Evaluation, Seen
-from sagda.simulator.torch.objective import Rows, evaluating, gradient
+from sagda.simulator.evaluator import EvaluatedState, Measurements
+from sagda.simulator.torch.objective import TorchRows, evaluating, gradient
 
 NO_PHI = "`metrics` may hold potential only where Phi is measured, and it is not here."
 BLOCK = 4096  # rows that an evaluation looks at together
 
 
-class EagerLook:
+class TorchEvaluator:
     """An evaluation of every run, in blocks of rows."""
 
     def __init__(
         self,
-        rows: Rows,
+        rows: TorchRows,
         federation: Federation,
         test: Table | None,
         metrics: tuple[str, ...],
@@ -52,7 +52,7 @@ class EagerLook:
     def position(self) -> np.ndarray:
         return np.arange(len(self.weight)) - self.rows.start[self.owner]
 
-    def __call__(self, seen: Seen) -> Evaluation:
+    def __call__(self, seen: EvaluatedState) -> Measurements:
         found = []
         with evaluating(self.rows.problem):
             for s in range(len(jax.tree.leaves(seen)[0])):
@@ -61,9 +61,9 @@ class EagerLook:
         columns, scores, tests = zip(*found, strict=True)
         stacked = {name: np.array([c[name] for c in columns]) for name in columns[0]}
         some = lambda values: None if values[0] is None else list(values)
-        return Evaluation(stacked, some(scores), some(tests))
+        return Measurements(stacked, some(scores), some(tests))
 
-    def one(self, seen: Seen) -> Evaluation:
+    def one(self, seen: EvaluatedState) -> Measurements:
         problem, z = self.rows.problem, seen.z
         values = [problem.loss(z, rows, None) for rows, _ in self.blocks()]
         losses = torch.cat(values).double().numpy()
@@ -90,7 +90,7 @@ class EagerLook:
         scores = [score(rows) for rows, _ in self.blocks()]
         whole = None if scores[0] is None else torch.cat(scores).numpy()
         tests = None if self.test is None else score(self.test)
-        return Evaluation(columns, whole, None if tests is None else tests.numpy())
+        return Measurements(columns, whole, None if tests is None else tests.numpy())
 
     def grad(self, z: Point) -> Point:
         """Of f, summed over blocks."""
@@ -112,7 +112,9 @@ class EagerLook:
         y = tensors(problem.y_from(arrays(sums)))
         return jax.tree.map(lambda a: a.to(like), y)
 
-    def optional(self, name: str, seen: Seen, columns: dict[str, Any]) -> float:
+    def optional(
+        self, name: str, seen: EvaluatedState, columns: dict[str, Any]
+    ) -> float:
         if name == "drift":
             return float(seen.drift)
         if name == "potential":
@@ -127,11 +129,11 @@ class EagerLook:
         return lag / self.clients
 
 
-def eager_columns(
+def torch_columns(
     problem: Problem, federation: Federation, test: Table | None
 ) -> list[str]:
     """What an evaluation measures, found by a look at two rows."""
-    rows = Rows.of(problem, federation, None, np.float32)
+    rows = TorchRows.of(problem, federation, None, np.float32)
     two: Any = rows.cut(slice(0, 2), torch.arange(2))
     weight: Any = torch.full((2,), 0.5)
     z = tensors(problem.init(root_key(0)), np.float32)

@@ -23,8 +23,8 @@ from sagda.simulator.loop import Loop
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import REFRESH, Carry, Tally
 from sagda.simulator.run import Callback, Run, checked_resume
-from sagda.simulator.torch.evaluator import EagerLook
-from sagda.simulator.torch.objective import Rows, projected
+from sagda.simulator.torch.evaluator import TorchEvaluator
+from sagda.simulator.torch.objective import TorchRows, projected
 
 members_of = jax.jit(draw_members, static_argnums=(0, 3, 4))
 client_keys = jax.jit(
@@ -33,12 +33,12 @@ client_keys = jax.jit(
 )
 
 
-class EagerLoop(Loop):
+class TorchLoop(Loop):
     """Rounds one after the other; runs too. Carries are arrays with runs first."""
 
     def __init__(
         self,
-        rows: Rows,
+        rows: TorchRows,
         methods: Sequence[Method],
         keys: Any,
         starts: Point,
@@ -50,7 +50,7 @@ class EagerLoop(Loop):
         self.rows, self.methods, self.keys, self.starts = rows, methods, keys, starts
         self.recorder, self.setting, self.stream = recorder, setting, None
         self.cohort, self.dropout = cohort, dropout or None
-        self.layout, self.seeds, self.compile_seconds = "eager", len(methods), 0.0
+        self.layout, self.seeds, self.compile_seconds = "torch", len(methods), 0.0
 
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
         if resume:
@@ -205,7 +205,7 @@ def no_counts(phases: int) -> Tally:
     return Tally(none, none, none, np.zeros((), np.int32))
 
 
-def eager_loop(
+def torch_loop(
     methods: Sequence[Method],
     problem: Problem,
     federation: Federation,
@@ -219,7 +219,7 @@ def eager_loop(
     cohort: int,
     batch_size: int | None,
     dropout: float,
-) -> EagerLoop:
+) -> TorchLoop:
     """The loop of a run, after a look at what is given."""
     keys = [root_key(np.uint32(seed)) for seed in seeds]
     found = [problem.init(key_of(key, "start")) for key in keys]
@@ -230,16 +230,16 @@ def eager_loop(
     check_feasible(problem, starts)
     dtype = np.float64 if float64 else np.float32
     starts = jax.tree.map(lambda a: np.array(a, dtype), starts)
-    rows = Rows.of(problem, federation, batch_size, dtype)
+    rows = TorchRows.of(problem, federation, batch_size, dtype)
     z = jax.tree.map(lambda a: a[0, ...], starts)
     check_module(rows, z)
-    look = EagerLook(rows, federation, test, metrics)
+    look = TorchEvaluator(rows, federation, test, metrics)
     with jax.enable_x64(float64):
         recorder = Recorder(look, methods[0].build(), z, seeds, metrics)
-    return EagerLoop(rows, methods, keys, starts, recorder, setting, cohort, dropout)
+    return TorchLoop(rows, methods, keys, starts, recorder, setting, cohort, dropout)
 
 
-def check_module(rows: Rows, z: Point) -> None:
+def check_module(rows: TorchRows, z: Point) -> None:
     """What a module and a loss give for two rows must fit."""
     for model in models_in(rows.problem):
         model.check(rows.table.features[:2])

@@ -22,7 +22,7 @@ from sagda.simulator.setup import Ops, numbers
 draw_rows = jax.jit(drawn, static_argnums=(2, 3))
 
 
-class Rows(NamedTuple):
+class TorchRows(NamedTuple):
     """All clients' rows as tensors, and what their losses are."""
 
     problem: Any  # a `Problem` whose loss takes tensors; for noise it has no key, but
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
         federation: Federation,
         batch_size: int | None,
         dtype: Any,
-    ) -> "Rows":
+    ) -> "TorchRows":
         columns = numbers(problem.columns(federation))
         if isinstance(columns, Table):  # features of whole numbers are numbers, too
             features = np.asarray(columns.features).astype(dtype, copy=False)
@@ -53,14 +53,14 @@ class Rows(NamedTuple):
             batch = batch._replace(position=position)
         return batch
 
-    def objective(self, i: int) -> "Client":
-        return Client(self, int(self.start[i]), int(self.size[i]))
+    def objective(self, i: int) -> "TorchObjective":
+        return TorchObjective(self, int(self.start[i]), int(self.size[i]))
 
 
-class Client(Objective):
+class TorchObjective(Objective):
     """f_i by PyTorch."""
 
-    def __init__(self, rows: Rows, start: int, size: int):
+    def __init__(self, rows: TorchRows, start: int, size: int):
         self.rows, self.start, self.size = rows, start, size
 
     def draw(self, key: Key, count: int | None = None) -> Xi:
@@ -147,7 +147,7 @@ def evaluating(problem: Any) -> Iterator[None]:
 
 
 def client_part(
-    rows: Rows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
+    rows: TorchRows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
 ) -> tuple[Any, Any, Any]:
     """A phase at a site: the reply, what is kept, and the renewed memory."""
     double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
@@ -159,7 +159,7 @@ def client_part(
         return arrays((reply, kept, phase.renew(own, reply)))
 
 
-def eager_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
+def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
     """[rows], in double precision."""
     x, parts = tensors(x, np.float64), [np.zeros(0)]
     with precision(True), evaluating(problem):
@@ -181,7 +181,7 @@ def value_and_grad(value: Any) -> Any:
 TORCH = Ops(torch.stack, value_and_grad)
 
 
-def eager_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
+def torch_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
     """What a site is asked of its rows, and their scores, in double precision."""
     table = tensors(numbers(rows.data), np.float64)
     if isinstance(table, Table):
