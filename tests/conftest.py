@@ -1,17 +1,16 @@
-"""Strict numerics for all tests, and small problems they share."""
+"""Strict numerics for all tests, and the fixtures that they share."""
 
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 import sagda
-from sagda.data.federation import Federation, Table
+from sagda.data.federation import Federation
 from sagda.models import OWN
-from sagda.simulator import simulate as engine
+from support import ROOT, uneven_table
 
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+CACHE = ROOT / ".pytest_cache" / "jax"
 
 sagda.use_cores(2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -34,7 +33,7 @@ def room_for_programs():
 
 
 # Real processes mostly wait: begun first, they do so while others compute.
-LONG = ("test_processes", "test_deployment", "test_wheel", "test_open_network")
+LONG = ("test_real_processes", "test_deployment", "test_wheel", "test_open_network")
 
 
 def pytest_collection_modifyitems(items):
@@ -47,16 +46,6 @@ def no_code_allowed():
     """What one test lets run under a name is not what the next one means by it."""
     yield
     OWN.clear()
-
-
-def uneven_table(sizes, features=4, seed=0) -> Federation:
-    """Random rows of both classes for clients of the given sizes."""
-    rng = np.random.default_rng(seed)
-    rows = sum(sizes)
-    label = np.where(rng.random(rows) < 0.4, 1.0, -1.0)
-    label[:2] = 1.0, -1.0
-    table = Table(rng.normal(size=(rows, features)), label)
-    return Federation.of(table, np.arange(rows), np.array(sizes))
 
 
 @pytest.fixture(scope="session")
@@ -78,14 +67,3 @@ def a9a():
     data = sagda.load("a9a")
     clients = sagda.partition(data.train, "by-label", clients=100, samples=100)
     return clients, data.test
-
-
-def run64(method, problem, federation, **options) -> engine.Run:
-    """A short run in double precision."""
-    options = {"rounds": 5, "float64": True, "batch_size": 2} | options
-    return sagda.simulate(method, problem, federation, **options)
-
-
-def flat(z) -> np.ndarray:
-    """All numbers of a tree in one vector."""
-    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(z)])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import run64
 from sagda.core import Phase, Turn
 from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 from sagda.simulator.setup import Setup
+from support import run64
 
 SEED, COHORT, K, BATCH = 7, 3, 3, 2
 ETA_X, ETA_Y, GAMMA_X, GAMMA_Y = 0.1, 0.2, 1.5, 0.5

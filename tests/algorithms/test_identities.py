@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, run64
 from sagda import (
     Rates,
     Table,
@@ -22,6 +21,7 @@ from sagda import (
     sagda_ii,
 )
 from sagda.core import zeros_like
+from support import flat, run64
 
 LOCAL, SERVER = Rates(0.02, 0.05), Rates(1.5, 2.5)
 

@@ -8,9 +8,9 @@ import pytest
 from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.federation.flower import processes
-from sagda.federation.protocol.letters import Census
+from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.results import claim
-from sagda.federation.site.folder import Desk, signed
+from sagda.federation.site.folder import SiteFolder, signed
 from sagda.federation.terms import Terms, checked, read_terms, write_terms
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -145,30 +145,30 @@ def test_a_servers_file_comes_back_as_it_was_written(here):
 
 def test_terms_follow_from_all_sites_together():
     config, _ = checked({}, {})
-    sites = [Census("a", 10, 1, 3), Census("b", 40, 20, 3)]
+    sites = [Introduction("a", 10, 1, 3), Introduction("b", 40, 20, 3)]
     terms = Terms.settle(config, sites)
     assert (terms.tau, terms.samples, terms.features) == (0.3, 40, 3)
     assert Terms.read(terms.text) == terms
     with pytest.raises(BadValue, match="rows of one width, found 3 and 4"):
-        Terms.settle(config, [*sites, Census("c", 5, 1, 4)])
+        Terms.settle(config, [*sites, Introduction("c", 5, 1, 4)])
     with pytest.raises(BadValue, match="found only negative ones"):
-        Terms.settle(config, [Census("a", 10, 0, 3)])
-    assert terms.fits(Census("c", 50, 1, 3)) is None
-    assert "has 4 features" in (terms.fits(Census("c", 5, 1, 4)) or "")
+        Terms.settle(config, [Introduction("a", 10, 0, 3)])
+    assert terms.fits(Introduction("c", 50, 1, 3)) is None
+    assert "has 4 features" in (terms.fits(Introduction("c", 5, 1, 4)) or "")
 
 
 def test_a_site_may_hold_one_class_only(here):
     (here / "one.csv").write_text("age,label\n30,no\n40,no\n")
-    desk = Desk.of({"data": "one.csv", "positive": "yes", "state": "state"})
-    assert desk.census() == Census("one", 2, 0, 1)
-    again = Desk.in_folder(here / "state")
+    desk = SiteFolder.of({"data": "one.csv", "positive": "yes", "state": "state"})
+    assert desk.census() == Introduction("one", 2, 0, 1)
+    again = SiteFolder.in_folder(here / "state")
     assert again.census().rows == 2
     with pytest.raises(BadValue, match="name the positive class"):
-        Desk.of({"data": "one.csv", "state": "other"}).census()
+        SiteFolder.of({"data": "one.csv", "state": "other"}).census()
 
 
 def test_new_rows_are_read_again(here):
-    desk = Desk.of({"data": "rows.csv", "state": "state"})
+    desk = SiteFolder.of({"data": "rows.csv", "state": "state"})
     assert desk.census().rows == 2
     (here / "rows.csv").write_text("age,label\n30,1\n40,0\n50,0\n")
     assert desk.census().rows == 3

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from sagda import ALGORITHMS
 from sagda.check import BadKind, BadValue
-from sagda.commands import main as cli
 from sagda.commands import run as training
 from sagda.data import datasets
 from sagda.report import terminal
 from sagda.runs import folder
 from sagda.runs.config import Config, build, read_toml, write_toml
 from sagda.runs.experiment import prepare, resolve
+from support import command as sagda
 
 QUICK = [
     *("--problem", "quadratic", "--clients", "4", "--samples", "4"),
@@ -34,12 +34,6 @@ def quiet_place(tmp_path, monkeypatch):
     """Commands run in an empty folder and keep their programs with the tests'."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
-
-
-def sagda(*arguments, capsys) -> tuple[int, str, str]:
-    code = cli.main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def history(folder) -> list[dict[str, str]]:

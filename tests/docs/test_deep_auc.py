@@ -4,13 +4,13 @@ import importlib
 import json
 import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-ROOT = Path(__file__).parents[1]
+from support import ROOT
+
 sys.path.insert(0, str(ROOT / "scripts"))
 deep, runs = map(importlib.import_module, ("deep_auc", "deep_auc_runs"))
 COHORTS = runs.COHORTS

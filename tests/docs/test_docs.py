@@ -7,7 +7,8 @@ from pathlib import Path
 import jax
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support import ROOT
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -3,11 +3,10 @@
 import subprocess
 import sys
 import venv
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support import ROOT
 
 PROGRAM = """
 import sagda

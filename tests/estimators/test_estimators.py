@@ -16,7 +16,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import estimator_checks
 
 import sagda
-from sagda.data.scaling import Moments, Scaling
+from sagda.data.scaling import FeatureMoments, Scaling
 from sagda.estimators import FederatedAUCClassifier, FederatedDROClassifier
 from sagda.estimators.clients import bucket
 from sagda.scoring.calibration import calibrated
@@ -236,7 +236,7 @@ def test_moments_of_clients_add_up():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 3)) * [1, 1e3, 1e-3] + [1e6, 0, 5]
     X[:, 2] = 7.0
-    parts = [Moments.of(X[a:b]) for a, b in ((0, 1), (1, 20), (20, 50))]
+    parts = [FeatureMoments.of(X[a:b]) for a, b in ((0, 1), (1, 20), (20, 50))]
     found = Scaling.from_clients(parts)
     np.testing.assert_allclose(found.mean, X.mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.scale, [*X[:, :2].std(0), 1.0], rtol=1e-9)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, uneven_table
 from sagda import models
 from sagda.check import BadValue
 from sagda.commands.main import main
+from support import flat, uneven_table
 
 
 @pytest.fixture(scope="module")

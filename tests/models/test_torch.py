@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, uneven_table
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadKind, BadValue
 from sagda.simulator.history import COUNTS
 from sagda.simulator.memories import unpacked
+from support import flat, uneven_table
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
 nn = torch.nn

@@ -9,7 +9,8 @@ import pytest
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
-from sagda.paper import claims, figures, tuning
+from sagda.paper import claims, tuning
+from sagda.paper import figure as figures
 from sagda.paper.evidence import (
     Curve,
     Evidence,

@@ -19,6 +19,7 @@ from sagda.problems.quadratic import Quadratic
 from sagda.report.theory_charts import curves
 from sagda.theory import Constants, Setting, Steps, bound, rates, samples
 from sagda.theory.practice import practice
+from support import ROOT
 
 LATER = pytest.mark.slow
 
@@ -214,7 +215,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path):
 
 
 def test_the_docs_say_what_the_evidence_says():
-    docs = Path(__file__).parents[1] / "docs"
+    docs = ROOT / "docs"
     found = speedup.Found.at(docs / "evidence" / "speedup.json", quick=False)
     assert not found.to_do
     text = (docs / "theory.md").read_text()

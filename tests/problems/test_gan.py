@@ -10,7 +10,7 @@ import sagda
 from sagda.commands import main as cli
 from sagda.data.federation import Federation, Table
 from sagda.keys import key_of, root_key
-from sagda.problems.judge import Judge, frechet
+from sagda.problems.judge import DigitClassifier, frechet
 from sagda.report import pictures as gallery
 from sagda.runs.results import read_results
 
@@ -85,7 +85,7 @@ def test_the_judges_know_their_digits(name, least):
     if name == "mnist":
         mnist_or_skip()
     test = sagda.load(name).test
-    judge = Judge.of(test.features.shape[1])
+    judge = DigitClassifier.of(test.features.shape[1])
     kinds = judge.kinds(judge.hidden(jnp.asarray(test.features)))
     assert (np.asarray(kinds) == test.label).mean() > least
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 import sagda
-from conftest import run64
 from sagda.problems.metrics import auc
+from support import run64
 
 
 @given(

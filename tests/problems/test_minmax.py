@@ -9,7 +9,6 @@ import pytest
 from scipy.optimize import minimize
 
 import sagda
-from conftest import run64, uneven_table
 from sagda import Ball, Box, MinMax, Point, Simplex
 from sagda.check import BadKind, BadValue
 from sagda.keys import key_of, root_key
@@ -17,6 +16,7 @@ from sagda.problems.inner import maximise, norm
 from sagda.problems.metrics import outer, stationarity
 from sagda.simulator.checks import columns_of
 from sagda.simulator.setup import Setup, View
+from support import run64, uneven_table
 
 FEDERATION = uneven_table([6, 9, 5], features=3)
 A, B = FEDERATION.data.features, FEDERATION.data.label

@@ -9,11 +9,11 @@ import pytest
 from scipy.optimize import minimize
 
 import sagda
-from conftest import flat, uneven_table
 from sagda import Point
 from sagda.keys import root_key
 from sagda.problems.metrics import mean_loss, outer
 from sagda.simulator.setup import Setup, View
+from support import flat, uneven_table
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_f_is_the_mean_of_the_clients(case):
 def test_the_closed_form_maximum_is_the_solvers(case):
     """Also for clients of unequal size; by SciPy, from the point itself.
 
-    Where y is held in a set, `tests/test_objectives.py` has SciPy's solution.
+    Where y is held in a set, `tests/problems/test_minmax.py` has SciPy's solution.
     """
     if case.problem.sets()[1] is not None:
         best = case.outer(case.z)

@@ -10,6 +10,7 @@ from sagda.commands import main as cli
 from sagda.paper import figure as figures
 from sagda.paper.evidence import load
 from sagda.paper.page import Chart, blocks, write_html
+from support import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -147,7 +148,7 @@ def test_the_page_prints(page):
 )
 def test_figures_of_the_reproduction_open_and_print(chosen, browser, tmp_path):
     """From the evidence that is kept with the docs."""
-    kept = Path(__file__).parents[1] / "docs" / "evidence"
+    kept = ROOT / "docs" / "evidence"
     found = {name: load(kept / f"{name}.json") for name in chosen}
     content = list(blocks({n: figures.read(n) for n in found}, found, tmp_path, 5))
     names = [block.name for block in content if isinstance(block, Chart)]

@@ -136,7 +136,7 @@ from pathlib import Path
 import numpy as np
 from sagda import durable
 from sagda.runs.checkpoint import Checkpoints
-from sagda.simulator.recorder import Ledger
+from sagda.simulator.recorder import Tallies
 from sagda.simulator.rounds import Carry, Tally
 from sagda.simulator.run import Run
 from sagda.simulator.history import History
@@ -146,7 +146,7 @@ def run_at(t):
     tally = Tally(counts, counts, counts, np.array([t]))
     carry = Carry((np.full((1, 3), float(t)),), (), np.zeros(1), np.full(1, -1))
     history = History((0,), {"round": np.arange(t + 1)[None]})
-    return Run(history, carry, t, Ledger(tally, tally, float(t)), 0.0)
+    return Run(history, carry, t, Tallies(tally, tally, float(t)), 0.0)
 
 def save_and_die(folder, fatal):
     """Save round 2 over round 1 and be killed after that many operations."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import uneven_table
 from sagda import Point, Rates, fsgda, sagda_i
+from support import uneven_table
 
 FEDERATION = uneven_table([3, 5, 2, 4])
 PROBLEM = sagda.AUC.of(FEDERATION)

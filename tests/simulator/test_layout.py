@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, uneven_table
 from sagda import ALGORITHMS
 from sagda.check import BadValue
 from sagda.simulator import layout as layouts
 from sagda.simulator.layout import parse, resolve
 from sagda.simulator.setup import Setup
+from support import flat, uneven_table
 
 LAYOUTS = [
     "mapped/1",

@@ -17,8 +17,9 @@ import sagda
 from sagda.commands import launch as launches
 from sagda.commands import main as cli
 from sagda.core import Point
+from support import ROOT
 
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "machines"
+CACHE = ROOT / ".pytest_cache" / "machines"
 JOB = [
     *("--problem", "quadratic", "--clients", "6", "--samples", "4"),
     *("--batch-size", "2", "--cohort", "3", "--dropout", "0.1", "--float64"),
@@ -99,13 +100,14 @@ import sys
 import jax, numpy as np
 from sagda.simulator import processes as machines
 sys.path.insert(0, sys.argv[1])
-sys.path.insert(0, sys.argv[1] + "/../src")
+sys.path.insert(0, sys.argv[1] + "/..")
+sys.path.insert(0, sys.argv[1] + "/../../src")
 from sagda.simulator.devices import use_cores
 use_cores()
 machines.connect("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[3]), 60)
 jax.config.update("jax_compilation_cache_dir", sys.argv[5])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-from test_machines import CASES, simulated
+from test_processes import CASES, simulated
 for name, case in CASES.items():
     run = simulated(**case)
     half = simulated(**case | {"rounds": 4})

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, uneven_table
 from sagda import Federation, Table
 from sagda.algorithms import trace as traced
 from sagda.check import BadValue
@@ -21,14 +20,15 @@ from sagda.keys import key_of, root_key
 from sagda.methods import stack
 from sagda.models import row_by_row
 from sagda.simulator.cohort import choose, cohort_of
-from sagda.simulator.evaluator import Look, Seen, evaluate
-from sagda.simulator.lanes import Lanes
+from sagda.simulator.evaluator import EvaluatedState, Evaluator, evaluate
+from sagda.simulator.lanes import StackedRuns
 from sagda.simulator.layout import Layout
 from sagda.simulator.memories import packed, unpacked
 from sagda.simulator.rounds import programs
 from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
 from sagda.simulator.stream import Stream
+from support import flat, uneven_table
 
 
 @pytest.fixture
@@ -150,9 +150,9 @@ def look_at_runs(runs, rows=3000):
     problem = sagda.AUC.of(clients, Wide())
     shape = {"cohort": 3, "batch_size": 2}
     setup = Setup.of(problem, clients, np.float32, **shape)
-    look = Look(View.of(setup, clients, np.float32), None, ())
+    look = Evaluator(View.of(setup, clients, np.float32), None, ())
     starts = draw_starts(problem, jax.vmap(root_key)(np.arange(runs, dtype=np.uint32)))
-    seen = Seen(jax.tree.map(np.asarray, starts))
+    seen = EvaluatedState(jax.tree.map(np.asarray, starts))
     lowered = evaluate.lower(look.view, look.groups(seen)[0], None, ())
     held = lowered.compile().memory_analysis().temp_size_in_bytes
     return look(seen), held
@@ -186,7 +186,7 @@ def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
         keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
         layout = Layout(1 if kernel else 10, 1, 1, kernel)
         method = stack([sagda.sagda_i(local_steps=2)], np.float32)
-        lanes = Lanes.of(layout, method, keys, draw_starts(problem, keys))
+        lanes = StackedRuns.of(layout, method, keys, draw_starts(problem, keys))
         made = programs(layout, split=False)
         carry, _ = jax.eval_shape(made.begin, setup, *lanes)
         span = np.int32(0), np.int32(5)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import sagda
-from conftest import flat, run64, uneven_table
 from sagda import ALGORITHMS, Algorithm, Federation, Phase, Point, sagda_i
 from sagda.simulator.layout import Layout
 from sagda.simulator.memories import unpacked
 from sagda.simulator.rounds import programs
+from support import flat, run64, same_bits, uneven_table
 
 START = Point(np.ones(3), np.ones(2))
 
@@ -43,13 +43,6 @@ def method(name, **more):
 def run(name, quadratic, **options):
     common = {"rounds": 12, "cohort": 3, "batch_size": 2, "dropout": 0.2, "seeds": [3]}
     return sagda.simulate(method(name), *quadratic, **common | options)
-
-
-def same_bits(a, b):
-    for one, other in zip(
-        jax.tree.leaves(a.carry), jax.tree.leaves(b.carry), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_however_a_run_is_cut_its_bits_are_the_same(name, quadratic):

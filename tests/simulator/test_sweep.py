@@ -14,7 +14,7 @@ import pytest
 import sagda
 from sagda.check import BadValue
 from sagda.commands import main as cli
-from sagda.report.terminal import Display
+from sagda.report.terminal import RunDisplay
 from sagda.runs import grid
 from sagda.runs.config import Config
 from sagda.runs.experiment import prepare, resolve
@@ -251,7 +251,7 @@ def test_runs_are_judged_alike_everywhere():
     none: Any = None
     assert grid.tail_of(Run(History((0,), columns), none, 102, none, 0.0)) == 9
     latest = {"grad_x_sq": np.array([3.0, 2.0]), "grad_phi_sq": np.array([7.0, 5.0])}
-    display = Display(Config(), quiet=True)
+    display = RunDisplay(Config(), quiet=True)
     display.started("sweep", 0)
     display.progress("sweep", Progress(1, 2, 0.1, latest, none, none, (), {}))
     assert display.bars.tasks[0].fields["error"] == "||grad Phi||^2 6.0e+00"

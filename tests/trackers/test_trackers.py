@@ -13,7 +13,6 @@ import pytest
 import sagda
 from sagda import EarlyStop, History, MLflow, TensorBoard, sagda_i
 from sagda.check import BadKind, BadValue
-from sagda.commands import main as cli
 from sagda.commands import run as training
 from sagda.federation.terms import checked
 from sagda.runs.config import Config, write_toml
@@ -22,7 +21,7 @@ from sagda.simulator.checks import columns_of
 from sagda.simulator.history import COUNTS
 from sagda.trackers import base
 from sagda.trackers import mlflow as into_mlflow
-from test_simulate import same_bits
+from support import command, same_bits
 
 METHOD = sagda_i(local_lr=(0.02, 0.05), local_steps=2)
 QUICK = [
@@ -47,11 +46,6 @@ def no_page(monkeypatch):
 def run(quadratic, **options):
     common = {"rounds": 12, "cohort": 3, "batch_size": 2, "seeds": (3, 4)}
     return sagda.simulate(METHOD, *quadratic, **common | options)
-
-
-def command(*arguments, capsys) -> tuple[int, str, str]:
-    code = cli.main([str(a) for a in arguments])
-    return code, *capsys.readouterr()
 
 
 def same_history(a, b):

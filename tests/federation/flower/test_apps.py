@@ -10,26 +10,26 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import sagda
-from conftest import flat, uneven_table
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.data.scaling import Scaling, scaled
-from sagda.federation.protocol.letters import Census
+from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server import federated_run as conducting
 from sagda.federation.server import results as leading
 from sagda.federation.server import verify as replays
 from sagda.federation.server.federated_run import NoClients, rows_of
-from sagda.federation.server.results import lead
-from sagda.federation.server.store import Journal
-from sagda.federation.site.folder import LEAVING, MODEL, Desk
+from sagda.federation.server.results import run_federation
+from sagda.federation.server.store import ServerStore
+from sagda.federation.site.folder import LEAVING, MODEL, SiteFolder
 from sagda.models import model_of
 from sagda.runs.config import Config
 from sagda.runs.experiment import method_of
 from sagda.runs.results import read_results
 from sagda.scoring.calibration import calibrated
 from sagda.scoring.scorer import Scorer, scored
+from support import flat, uneven_table
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -107,7 +107,7 @@ def desks_of(clients, folder):
         data = clients.data
         np.savez(file, features=data.features[rows], label=data.label[rows])
         state = str(folder / f"state-{i}")
-        desks.append(Desk.of({"data": str(file), "state": state}))
+        desks.append(SiteFolder.of({"data": str(file), "state": state}))
     return desks
 
 
@@ -131,7 +131,7 @@ def simulated(clients, name, rounds):
 def run_in(folder, desks, name="sagda-i", grid=None, table="", **keys):
     grid = grid or InProcessGrid(desks)
     config = config_of(folder, name, table, **keys)
-    lead(
+    run_federation(
         folder / "run",
         lambda timeout: flower.GridSites(grid, timeout),
         name="run1",
@@ -242,7 +242,7 @@ def test_a_server_that_was_killed_goes_on_bit_for_bit(
     assert (whole / "model.safetensors").read_bytes() == (
         folder / "model.safetensors"
     ).read_bytes()
-    rounds = [row["round"] for row in rows_of(Journal(folder / "server"))]
+    rounds = [row["round"] for row in rows_of(ServerStore(folder / "server"))]
     assert rounds == [0, 1, 2, 3]
 
 
@@ -342,7 +342,7 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
     text = config.read_text().replace(f"sites = {CLIENTS}", "sites = 4")
     config.write_text(text)
     sites = lambda timeout: flower.GridSites(grid, timeout)
-    lead(tmp_path / "run", sites, name="run1", config=config)
+    run_federation(tmp_path / "run", sites, name="run1", config=config)
     kept = replays.read_kept(tmp_path / "run")
     assert sorted(kept.book.members) == ["site-1", "site-2", "site-3", "site-4"]
     assert {m.number for m in kept.book.members.values()} == {1, 2, 3, 4}
@@ -466,7 +466,7 @@ def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
     longer = (folder / "config.toml").read_text().replace("rounds = 2", "rounds = 4")
     (folder / "config.toml").write_text(longer)
     (folder / "server" / "reset").touch()
-    lead(folder, sites, name="run1")
+    run_federation(folder, sites, name="run1")
     assert not (folder / "server" / "reset").exists()
     kept = replays.read_kept(folder)
     assert (kept.book.round, kept.book.epoch) == (4, 1)
@@ -543,7 +543,9 @@ def test_the_only_member_may_leave(clients, tmp_path):
         (desk.state / LEAVING).touch()
     grid = InProcessGrid(desks)
     with pytest.raises(NoClients):
-        lead(folder, lambda timeout: flower.GridSites(grid, timeout), name="run1")
+        run_federation(
+            folder, lambda timeout: flower.GridSites(grid, timeout), name="run1"
+        )
     kept = replays.read_kept(folder)
     assert not kept.book.members
     assert not list((folder / "server").glob("member-*"))
@@ -563,7 +565,9 @@ def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
     seen = clients._replace(data=scaled(clients.data, scaling))
     run = simulated(seen, "sagda-i", 3)
     assert np.allclose(flat(kept.book.state.z), flat(run.carry.state.z), rtol=1e-6)
-    assert "[]" in json.dumps(Journal(folder / "server").manifest()["census"]["site-0"])
+    assert "[]" in json.dumps(
+        ServerStore(folder / "server").manifest()["census"]["site-0"]
+    )
     rows = {desk.name: desk for desk in desks}
     assert replays.same_state(replays.replay(kept, rows), kept.book)
     server, site = Scorer.load(folder), Scorer.load(desks[1].state)
@@ -680,7 +684,7 @@ def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeyp
 
 
 def test_moments_that_no_rows_have_are_refused():
-    good = Census("a", 20, 3, 2, False, (0.5, 1.0), (3.0, 4.0))
+    good = Introduction("a", 20, 3, 2, False, (0.5, 1.0), (3.0, 4.0))
     assert flower.unfit(good) is None
     for bad in (
         good._replace(mean=(0.5,)),
@@ -711,7 +715,7 @@ def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
     desks = desks_of(clients, tmp_path)
     odd = tmp_path / "odd.npz"
     np.savez(odd, features=np.zeros((4, 9), np.float32), label=np.ones(4))
-    other = Desk.of({"data": str(odd), "state": str(tmp_path / "state-odd")})
+    other = SiteFolder.of({"data": str(odd), "state": str(tmp_path / "state-odd")})
     grid = InProcessGrid([desks[0], other, *desks[1:]])
     folder = run_in(tmp_path, desks, grid=grid, rounds=1)
     assert sorted(replays.read_kept(folder).book.members) == [d.name for d in desks]
@@ -724,7 +728,7 @@ def test_another_configuration_is_refused(clients, tmp_path):
     path.write_text(path.read_text().replace("local_lr = 0.05", "local_lr = 0.1"))
     sites = lambda timeout: flower.GridSites(InProcessGrid(desks), timeout)
     with pytest.raises(BadValue, match="which differs in local_lr"):
-        lead(tmp_path / "run", sites, name="run1")
+        run_federation(tmp_path / "run", sites, name="run1")
 
 
 def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
@@ -734,7 +738,7 @@ def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     secret.write_text("age,label\nthirty-secret,1\n")
     grid = InProcessGrid([*desks, desks[0]._replace(name="bad", data=str(secret))])
     message = Message(
-        flower.records(flower.Letter(flower.Hello("any"))), 105, "query.hello"
+        flower.records(flower.Letter(flower.Introduce("any"))), 105, "query.hello"
     )
     (key,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([key])

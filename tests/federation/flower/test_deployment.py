@@ -17,6 +17,7 @@ import pytest
 
 import sagda
 from sagda.federation.server.audit import read_audit
+from support import ROOT
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -41,7 +42,7 @@ pytestmark = [
         not can_divide(), reason="needs root, and iproute2 for network namespaces"
     ),
 ]
-GUIDE = Path(__file__).parents[1] / "docs" / "deployment.md"
+GUIDE = ROOT / "docs" / "deployment.md"
 STEP = re.compile(r"^(On the coordinator|At (\S+)):\n\n```sh\n(.*?)^```", re.M | re.S)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
 UNIT = re.compile(r"^```ini\n(.*?)^```", re.M | re.S)

@@ -21,7 +21,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 
-from sagda.federation.flower.superlink import Server
+from sagda.federation.flower.superlink import SuperLinkProcess
 from sagda.federation.trust.authority import Keys
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -37,7 +37,7 @@ def server(tmp_path_factory):
     keys.init([], 30)
     _, public = identity.make_site(folder, "site-0", 30)
     keys.admit(public, False)
-    found = Server(
+    found = SuperLinkProcess(
         folder / "run", "127.0.0.1", processes.free_port(), keys, proxied=True
     )
     try:

@@ -93,8 +93,8 @@ def begin():
 
     flower.records = records
     # Another run's answer: sealed with the right key, for what was asked.
-    from sagda.federation.site.folder import Desk
-    answered = Desk.answer
+    from sagda.federation.site.folder import SiteFolder
+    answered = SiteFolder.answer
 
     def answer(self, letter):
         found = answered(self, letter)
@@ -104,7 +104,7 @@ def begin():
             found = found._replace(note=found.note._replace(run="another"))
         return found
 
-    Desk.answer = answer
+    SiteFolder.answer = answer
 
 if "flwr-clientapp" in " ".join(sys.argv) or "clientapp" in " ".join(sys.orig_argv):
     begin()

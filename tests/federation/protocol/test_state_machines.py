@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from sagda.federation.protocol.client import Cache, Client
+from sagda.federation.protocol.client import Cache, ClientProtocol
 from sagda.federation.protocol.messages import Mismatch, Refusal, Reply
-from sagda.federation.protocol.server import Book, Member, Server
+from sagda.federation.protocol.server import Member, ServerProtocol, ServerState
 
 STEPS = 120
 NAMES = ("a", "b", "c", "d")
@@ -23,11 +23,11 @@ class Violation(AssertionError):
 class World:
     """A server, clients, their disks and a network, and faults drawn from a seed."""
 
-    def __init__(self, seed, server=Server, client=Client):
+    def __init__(self, seed, server=ServerProtocol, client=ClientProtocol):
         self.rng = random.Random(seed)
         self.server_kind, self.client_kind = server, client
         first = {name: Member(number=i) for i, name in enumerate(NAMES[:2])}
-        self.book = Book("run", "digest", 0, 0, (0, 0), first)
+        self.book = ServerState("run", "digest", 0, 0, (0, 0), first)
         self.disks = {name: Cache() for name in NAMES}
         self.wiped: set[str] = set()  # whose disk was lost since it was last whole
         self.mail: list[tuple[str, object]] = []
@@ -35,7 +35,7 @@ class World:
         self.number: dict[tuple, int] = {}  # by client and ticket, the newest number
         self.crashing: int | None = None  # at which save of the server
         self.server = None
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, ClientProtocol] = {}
         self.start_server()
         for name in NAMES:
             self.start_client(name)
@@ -240,21 +240,21 @@ def test_a_hundred_thousand_schedules_of_faults_leave_everything_exact():
     survive(100_000, first=10_000)
 
 
-class SameIncarnation(Server):
+class SameIncarnation(ServerProtocol):
     """Without R1."""
 
     def born(self, book, clock):
         return book._replace(incarnation=1)
 
 
-class AnyTicket(Server):
+class AnyTicket(ServerProtocol):
     """Without R2 and R3's live ticket."""
 
     def is_live(self, name, ticket):
         return name in self.live
 
 
-class TwoWrites(Server):
+class TwoWrites(ServerProtocol):
     """Without R5: the table first, then the state."""
 
     def commit(self, state, members, rounds=1, ledger=None):
@@ -262,7 +262,7 @@ class TwoWrites(Server):
         super().commit(state, members)
 
 
-class TellsEarly(Server):
+class TellsEarly(ServerProtocol):
     """Without R6: what was accepted is told before it is durable."""
 
     def issue(self, name, phase, message):
@@ -274,21 +274,21 @@ class TellsEarly(Server):
         return told
 
 
-class KeepsSilent(Server):
+class KeepsSilent(ServerProtocol):
     """Without R7."""
 
     def mismatched(self, name):
         return Refusal("mismatch", "")
 
 
-class ActsAgain(Client):
+class ActsAgain(ClientProtocol):
     """Without R9."""
 
     def is_old(self, told):
         return False
 
 
-class CommitsAtOnce(Client):
+class CommitsAtOnce(ClientProtocol):
     """Without R11: what was computed is the client's own, accepted or not."""
 
     def reconciled(self, told):
@@ -298,7 +298,7 @@ class CommitsAtOnce(Client):
         return Cache(told.accepted, pending.memory, None, self.cache.high)
 
 
-class Forgetful(Client):
+class Forgetful(ClientProtocol):
     """Without R12: nothing is durable before the answer."""
 
     def keep(self, cache):

@@ -13,7 +13,7 @@ from sagda.federation.plan import Plan
 from sagda.federation.protocol.client import Cache
 from sagda.federation.protocol.messages import Reply
 from sagda.federation.server.evaluation import evaluate
-from sagda.federation.server.rounds import Coordinator, first_book
+from sagda.federation.server.rounds import FederatedRounds, first_state
 from sagda.federation.server.store import total_of
 from sagda.federation.site.site import Site
 
@@ -80,8 +80,8 @@ def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options
     method = sagda.algorithm(name, local_lr=0.05, server_lr=1.0, local_steps=5)
     problem = sagda.AUC.of(clients)
     plan = Plan(method, problem, "run", "digest", seed, None, SITES)
-    server = Coordinator(
-        plan, first_book(plan, NAMES), Net(plan, clients, lie, silent),
+    server = FederatedRounds(
+        plan, first_state(plan, NAMES), Net(plan, clients, lie, silent),
         lambda book, records: None, min_clients=2, **options,
     )  # fmt: skip
     while server.book.round < rounds:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sagda
-from conftest import flat, run64, uneven_table
 from sagda.data.federation import Federation
 from sagda.federation.plan import Plan, Specs
 from sagda.federation.protocol.client import Cache
@@ -20,8 +19,9 @@ from sagda.federation.protocol.letters import Letter
 from sagda.federation.protocol.messages import Mismatch, Reply
 from sagda.federation.protocol.wire import Part, Refused, Spec
 from sagda.federation.server.evaluation import evaluate
-from sagda.federation.server.rounds import Coordinator, TooFew, first_book
+from sagda.federation.server.rounds import FederatedRounds, TooFew, first_state
 from sagda.federation.site.site import Site
+from support import flat, run64, uneven_table
 
 NAMES = ["site-0", "site-1", "site-2", "site-3", "site-4"]
 
@@ -67,8 +67,8 @@ def plan_of(name, problem, **options):
 
 
 def coordinator(plan, net, save=lambda book, records: None, book=None, **options):
-    book = first_book(plan, NAMES) if book is None else book
-    return Coordinator(plan, book, net, save, **options)
+    book = first_state(plan, NAMES) if book is None else book
+    return FederatedRounds(plan, book, net, save, **options)
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,21 @@ from sagda.federation.protocol.letters import Letter, mark_of
 from sagda.federation.protocol.wire import Part, Refused
 from sagda.federation.server import verify as replays
 from sagda.federation.server.audit import read_audit
-from sagda.federation.server.results import lead
+from sagda.federation.server.results import run_federation
 from sagda.federation.terms import checked
 from sagda.federation.trust import site_keys as identity
+from support import ROOT
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
-import test_flower as in_process
+import test_apps as in_process
+
 from sagda.federation.flower import apps as flower
 from sagda.federation.trust.authority import Keys
 
 clients, shared_programs = in_process.clients, in_process.shared_programs
 CLIENTS = in_process.CLIENTS
-SRC = Path(__file__).parents[1] / "src"
+SRC = ROOT / "src"
 
 
 # Answers.
@@ -55,7 +57,7 @@ def run_signed(folder, desks, keys, spoil=None, **options):
     register = identity.Register(keys.sites)
     config = in_process.config_of(folder, cohort=CLIENTS, rounds=2, **options)
     sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    lead(folder / "run", sites, name="run1", config=config)
+    run_federation(folder / "run", sites, name="run1", config=config)
     return read_audit(folder / "run" / "server")
 
 
@@ -136,7 +138,7 @@ def test_a_key_opens_one_name_only(signed, tmp_path):
     grid = in_process.InProcessGrid(desks)
     register = identity.Register(keys.sites)
     sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    lead(tmp_path / "run", sites, name="run1", config=config)
+    run_federation(tmp_path / "run", sites, name="run1", config=config)
     lines = read_audit(tmp_path / "run" / "server")
     named = {line["code"] for line in lines if line["what"] == "refused"}
     assert named == {"name"}
@@ -264,7 +266,7 @@ def test_what_answers_nothing_is_dropped(signed, tmp_path):
     register = identity.Register(keys.sites)
     sites = lambda timeout: flower.GridSites(grid, timeout, register)
     config = in_process.config_of(tmp_path, cohort=CLIENTS, rounds=2)
-    lead(tmp_path / "run", sites, name="run1", config=config)
+    run_federation(tmp_path / "run", sites, name="run1", config=config)
     assert replays.read_kept(tmp_path / "run").book.round == 2
     lines = read_audit(tmp_path / "run" / "server")
     assert all(line["what"] != "refused" for line in lines)
@@ -331,7 +333,7 @@ def test_an_old_backup_of_the_server_goes_on_exactly(signed, tmp_path):
     def longer(rounds):
         path = tmp_path / "run" / "config.toml"
         path.write_text(path.read_text().replace("rounds = 2", f"rounds = {rounds}"))
-        lead(tmp_path / "run", sites, name="run1")
+        run_federation(tmp_path / "run", sites, name="run1")
         return replays.read_kept(tmp_path / "run")
 
     first = longer(4)
@@ -353,7 +355,7 @@ def test_a_site_whose_key_was_removed_goes_with_its_variate(signed, tmp_path):
     grid = in_process.InProcessGrid(desks)
     register = identity.Register(keys.sites)
     sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    lead(tmp_path / "run", sites, name="run1")
+    run_federation(tmp_path / "run", sites, name="run1")
     kept = replays.read_kept(tmp_path / "run")
     assert sorted(kept.book.members) == [desk.name for desk in desks[:4]]
     assert all(finding.holds for finding in replays.verify(kept, {}))
