@@ -12,6 +12,7 @@ import numpy as np
 from children import Failed
 
 import sagda
+from sagda import network
 from sagda.federation.flower import processes
 from sagda.federation.site.folder import SiteFolder
 
@@ -44,7 +45,7 @@ def measure_exchange(quick: bool, say: Callable) -> dict:
 
 
 def run(folder: Path, wanted: int, say: Callable) -> dict:
-    port = processes.free_port()
+    port = network.free_port()
     home = folder / "flower"
     address = f"127.0.0.1:{port}"
     link = processes.Process(
@@ -60,7 +61,7 @@ def run(folder: Path, wanted: int, say: Callable) -> dict:
     )
     started = [link]
     try:
-        while not processes.listens("127.0.0.1", port):
+        while not network.listens("127.0.0.1", port):
             time.sleep(0.1)
         started += [node(folder, i, address) for i in range(2)]
         (home / "config.toml").write_text(
@@ -111,5 +112,5 @@ def node(folder: Path, i: int, address: str) -> processes.Process:
     settings = " ".join(f"{k}={json.dumps(v)}" for k, v in desk.settings.items())
     command = [processes.program("flower-supernode"), "--insecure"]
     command += ["--superlink", address, "--node-config", settings]
-    command += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
+    command += ["--host", "127.0.0.1", "--port", str(network.free_port())]
     return processes.Process(command, state / "flower", folder / f"site-{i}.log")

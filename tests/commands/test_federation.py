@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
+from sagda import network
 from sagda.check import BadValue
 from sagda.commands import main as cli
-from sagda.federation.flower import processes
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.results import claim
 from sagda.federation.site.folder import SiteFolder, signed
@@ -107,11 +107,11 @@ def test_a_port_that_is_taken_is_named(here, capsys):
         taken.listen()
         port = taken.getsockname()[1]
         said = mistake(capsys, "serve", "good.toml", "--plaintext", f"--port={port}")
-    assert f"`--port` {port} on 127.0.0.1 cannot be used" in said
+    assert f"`--port`: this process cannot listen on port {port}" in said
 
 
 def test_a_site_without_a_server_ends_with_code_4(here, capsys):
-    port = processes.free_port()
+    port = network.free_port()
     line = f"join --server 127.0.0.1:{port} --data rows.csv --patience 0.5"
     line += " --plaintext --json"
     assert cli.main(line.split()) == 4

@@ -10,6 +10,7 @@ from sagda.check import BadValue
 from sagda.commands import app as base
 from sagda.commands.app import Folder, Json, OwnModel, app, said
 from sagda.commands.run import page_of
+from sagda.network import LOOPBACK, address, check_port
 
 NOBODY = 4  # the exit code where no server or too few clients can be reached
 
@@ -43,7 +44,7 @@ def serve(
 
     Example: `sagda serve federation.toml --port 8000`
     """
-    from sagda.federation.flower.processes import LOOPBACK, check_port, need_flower
+    from sagda.federation.flower.processes import need_flower
 
     need_flower()
     check.integer("port", port, low=1, high=65535)
@@ -67,7 +68,7 @@ def serve(
     from sagda.report.terminal import Interrupt, results
 
     folder = out or Path("runs") / config.stem
-    check_port(host, port)
+    check_port("--port", host, port)
     claim(folder, config)
     server = serving.SuperLinkProcess(
         folder, host, port, held, reset=reset, proxied=proxied
@@ -138,10 +139,10 @@ def join(
     Example: `sagda join --server fl.example.org:8443 --data rows.csv --name hospital-a
     --key hospital-a.key --ca ca.crt`
     """
-    from sagda.federation.flower.processes import LOOPBACK, address, need_flower
+    from sagda.federation.flower.processes import need_flower
 
     need_flower()
-    host, _ = address(server)
+    host, _ = address("--server", server)
     if not patience > 0:
         raise BadValue(f"`--patience` must be above zero, got {patience}.")
     check.integer("least", least, low=1)

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
+from sagda import network
 from sagda.check import BadValue
 from sagda.federation.flower import nginx as proxy
-from sagda.federation.flower import processes
 from sagda.federation.trust import site_keys as identity
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -38,7 +38,7 @@ def server(tmp_path_factory):
     _, public = identity.make_site(folder, "site-0", 30)
     keys.admit(public, False)
     found = SuperLinkProcess(
-        folder / "run", "127.0.0.1", processes.free_port(), keys, proxied=True
+        folder / "run", "127.0.0.1", network.free_port(), keys, proxied=True
     )
     try:
         found.start_link()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import sagda
+from sagda import network
 from sagda.federation.flower import processes
 from sagda.federation.server.audit import read_audit
 from sagda.federation.server.status import read_status
@@ -115,7 +116,7 @@ class Federation:
     """A server behind nginx and its sites, for as long as the tests last."""
 
     def __init__(self, folder):
-        self.folder, self.port = folder, processes.free_port()
+        self.folder, self.port = folder, network.free_port()
         self.keys = Keys(folder / "keys")
         self.started = []
 
@@ -403,4 +404,4 @@ def test_last_the_files_are_exact(federation):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert json.loads(done.stdout)["holds"], done.stdout
-    assert not processes.listens("127.0.0.1", federation.port)
+    assert not network.listens("127.0.0.1", federation.port)

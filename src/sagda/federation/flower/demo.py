@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sagda import network
 from sagda.data.datasets import load
 from sagda.data.partition import partition
 from sagda.federation.flower import processes
@@ -66,7 +67,7 @@ def demo(
 
     `more`: what every site is told beside where things are.
     """
-    port = processes.free_port()
+    port = network.free_port()
     keys = Keys(folder / "sites" / "keys")
     keys.init([], DAYS)
     for name in files:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sagda import durable
+from sagda import durable, network
 from sagda.check import BadValue
 from sagda.federation.flower import processes
 from sagda.federation.trust.authority import Keys
@@ -165,7 +165,7 @@ class Proxy:
         self.told: dict[tuple[str, str], float] = {}
 
     def start(self) -> None:
-        processes.check_port(self.host, self.port)
+        network.check_port("--port", self.host, self.port)
         host = f"[{self.host}]" if ":" in self.host else self.host
         text = config_text(self.folder, f"{host}:{self.port}", self.link, self.keys)
         durable.write(self.folder / CONFIG, text)
@@ -175,7 +175,7 @@ class Proxy:
         self.process = processes.Process(command, self.folder, log)
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         deadline = time.monotonic() + 10
-        while not processes.listens(near, self.port):
+        while not network.listens(near, self.port):
             if self.process.code is not None or time.monotonic() > deadline:
                 words = self.process.last_words()
                 self.stop()

@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,7 +21,6 @@ QUIET = {
     # A task waits for less than Flower's second until its process is started.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
-LOOPBACK = ("127.0.0.1", "localhost")
 PATIENCE = 10.0  # seconds for a process to end by itself
 
 
@@ -124,39 +122,3 @@ def named(pid: int, word: str) -> bool:
     except OSError:
         return False
     return word.encode() in line and lives(pid)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as free:
-        free.bind((host, 0))
-        return free.getsockname()[1]
-
-
-def check_port(host: str, port: int) -> None:
-    """A sentence if someone listens there already."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise BadValue(
-                f"`--port` {port} on {host} cannot be used ({error.strerror}); choose "
-                "another one."
-            ) from None
-
-
-def listens(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), 0.5).close()
-    except OSError:
-        return False
-    return True
-
-
-def address(text: str) -> tuple[str, int]:
-    """HOST:PORT."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadValue(f"`--server` must be HOST:PORT, got {text!r}.")
-    return host.strip("[]"), int(port)

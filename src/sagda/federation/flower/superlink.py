@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sagda import durable, models
+from sagda import durable, models, network
 from sagda.check import BadValue
 from sagda.federation.flower import processes
 from sagda.federation.flower.app_config import APP
@@ -52,7 +52,7 @@ class SuperLinkProcess:
         self.folder, self.home = folder, folder / SERVER / "flower"
         self.keys, self.reset = keys, reset
         self.host = "127.0.0.1" if proxied else host
-        self.port = processes.free_port() if proxied else port
+        self.port = network.free_port() if proxied else port
         self.audit = Audit(folder / SERVER)
         self.proxy: Proxy | None = None
         if proxied and keys is not None:
@@ -67,7 +67,7 @@ class SuperLinkProcess:
 
     def start_link(self) -> None:
         """The SuperLink; its database is in the folder."""
-        processes.check_port(self.host, self.port)
+        network.check_port("--port", self.host, self.port)
         command = [processes.program("flower-superlink")]
         environment = {FOLDER: str(self.folder.resolve())}
         for name, path in models.OWN.items():
@@ -96,7 +96,7 @@ class SuperLinkProcess:
         log = self.folder / SERVER / "superlink.log"
         self.link = processes.Process(command, self.home, log, **environment)
         deadline = time.monotonic() + BEGIN
-        while not processes.listens(self.host, self.port):
+        while not network.listens(self.host, self.port):
             if self.link.code is not None or time.monotonic() > deadline:
                 words = self.link.last_words()
                 self.stop()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sagda import durable
+from sagda import durable, network
 from sagda.federation.flower import processes
 from sagda.federation.site.folder import FAREWELL, LEAVING, SiteFolder
 
@@ -40,7 +40,7 @@ def join(
     mark.unlink(missing_ok=True)
     if leave:
         mark.touch()
-    host, port = processes.address(server)
+    host, port = network.address("--server", server)
     log = desk.state / "site.log"
     with durable.lock(desk.state):
         node, reached, probed = None, time.monotonic(), 0.0
@@ -53,7 +53,7 @@ def join(
                 now = time.monotonic()
                 if node is None or now - probed > SELDOM:
                     probed = now
-                    if processes.listens(host, port):
+                    if network.listens(host, port):
                         reached = now
                 if now - reached > patience:
                     raise Gone(f"no server at {server} for {patience:g} seconds")
@@ -88,5 +88,5 @@ def start(
     if desk.key is not None:
         secure += ["--auth-supernode-private-key", desk.key]
     command += [*secure, "--node-config", settings]
-    command += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
+    command += ["--host", "127.0.0.1", "--port", str(network.free_port())]
     return processes.Process(command, desk.state / "flower", log)
