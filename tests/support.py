@@ -1,5 +1,7 @@
 """What several test modules share: small problems, short runs, and the command."""
 
+import itertools
+import json
 from pathlib import Path
 
 import jax
@@ -7,6 +9,7 @@ import numpy as np
 
 import sagda
 from sagda.data.federation import Federation, Table
+from sagda.federation.site.folder import SiteFolder
 from sagda.simulator.run import Run
 
 ROOT = Path(__file__).parents[1]
@@ -49,3 +52,92 @@ def command(*arguments, capsys) -> tuple[int, str, str]:
     code = cli.main([str(a) for a in arguments])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+# Federations over Flower's own messages, in this process.
+
+SITES = 5
+
+
+class InProcessGrid:
+    """Flower's grid without a network: a message is handled when it is pushed.
+
+    Node 100 + i runs sites[i]. `spoil` may change an answer, or lose it.
+    """
+
+    def __init__(self, sites):
+        from flwr.supercore.task_identity import TaskIdentity
+
+        self.nodes = {100 + i: site for i, site in enumerate(sites)}
+        self.ids, self.box = itertools.count(1), {}
+        self.spoil = lambda node, message, reply: reply
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        from flwr.app import Context, RecordDict
+
+        from sagda.federation.flower.apps import client
+
+        pushed = []
+        for message in messages:
+            key = f"message-{next(self.ids)}"
+            message.metadata.__dict__["_message_id"] = key
+            node = message.metadata.dst_node_id
+            config = self.nodes[node].settings
+            context = Context(
+                run_id=1, node_id=node, node_config=config, state=RecordDict(),
+                run_config={},
+            )  # fmt: skip
+            reply = client(message, context)
+            reply = self.spoil(node, message, reply)
+            if reply is not None:
+                self.box[key] = reply
+            pushed.append(key)
+        return pushed
+
+    def pull_messages(self, keys):
+        return [self.box.pop(key) for key in keys if key in self.box]
+
+
+def sites_of(clients, folder) -> list[SiteFolder]:
+    """A site with a file for each client."""
+    sites = []
+    for i in range(clients.clients):
+        rows = slice(clients.start[i], clients.start[i] + clients.size[i])
+        file = folder / f"site-{i}.npz"
+        data = clients.data
+        np.savez(file, features=data.features[rows], label=data.label[rows])
+        state = str(folder / f"state-{i}")
+        sites.append(SiteFolder.of({"data": str(file), "state": state}))
+    return sites
+
+
+def config_of(folder, name="sagda-i", table="", **keys) -> Path:
+    """A server's file; `table` is added to its table `[federation]`."""
+    values = {"algorithms": [name], "local_lr": 0.05, "batch_size": 2, "rounds": 3}
+    values |= {"cohort": 3, "seed": 4, "float64": True, "local_steps": 3} | keys
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    path = folder / "federation.toml"
+    path.write_text("\n".join([*lines, "[federation]", f"sites = {SITES}", table]))
+    return path
+
+
+def run_in(
+    folder, sites, name="sagda-i", grid=None, table="", register=None, **keys
+) -> Path:
+    """Run a federation to its end; its run folder."""
+    config = config_of(folder, name, table, **keys)
+    return lead(folder / "run", grid or InProcessGrid(sites), register, config)
+
+
+def lead(folder, grid, register=None, config=None) -> Path:
+    """Run the server in this process, in a new folder or one that holds a run."""
+    from sagda.federation.flower.apps import GridSites
+    from sagda.federation.server.results import run_federation
+
+    transport = lambda timeout: GridSites(grid, timeout, register)
+    run_federation(folder, transport, name="run1", config=config)
+    return folder

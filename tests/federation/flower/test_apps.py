@@ -17,10 +17,8 @@ from sagda.data.scaling import Scaling, scaled
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server import federated_run as conducting
-from sagda.federation.server import results as leading
 from sagda.federation.server import verify as replays
 from sagda.federation.server.federated_run import NoClients, rows_of
-from sagda.federation.server.results import run_federation
 from sagda.federation.server.store import ServerStore
 from sagda.federation.site.folder import LEAVING, MODEL, SiteFolder
 from sagda.models import model_of
@@ -29,95 +27,29 @@ from sagda.runs.experiment import method_of
 from sagda.runs.results import read_results
 from sagda.scoring.calibration import calibrated
 from sagda.scoring.scorer import Scorer, scored
-from support import flat, uneven_table
+from support import (
+    SITES,
+    InProcessGrid,
+    config_of,
+    flat,
+    lead,
+    run_in,
+    sites_of,
+    uneven_table,
+)
 
 flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
 import httpx  # noqa: E402
-from flwr.app import ArrayRecord, Context, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, RecordDict  # noqa: E402
 from flwr.app.error import Error  # noqa: E402
 from flwr.app.message import Message  # noqa: E402
 from flwr.proto.message_pb2 import ObjectTree  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from sagda.federation.flower import apps as flower  # noqa: E402
 from sagda.federation.flower import retry as flower_again  # noqa: E402
 
-CLIENTS = 5
-
-
-class InProcessGrid:
-    """Flower's grid without a network: every message is handled when it is pushed."""
-
-    def __init__(self, desks):
-        self.nodes = {100 + i: desk for i, desk in enumerate(desks)}
-        self.ids, self.box = itertools.count(1), {}
-        self.spoil = lambda node, message, reply: reply
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def push_messages(self, messages):
-        pushed = []
-        for message in messages:
-            key = f"message-{next(self.ids)}"
-            message.metadata.__dict__["_message_id"] = key
-            node = message.metadata.dst_node_id
-            config = self.nodes[node].settings
-            context = Context(
-                run_id=1, node_id=node, node_config=config, state=RecordDict(),
-                run_config={},
-            )  # fmt: skip
-            reply = flower.client(message, context)
-            reply = self.spoil(node, message, reply)
-            if reply is not None:
-                self.box[key] = reply
-            pushed.append(key)
-        return pushed
-
-    def pull_messages(self, keys):
-        return [self.box.pop(key) for key in keys if key in self.box]
-
-
-@pytest.fixture(autouse=True)
-def shared_programs(monkeypatch):
-    """The programs of these tests are kept where those of the others are."""
-    for module in (flower, leading):
-        monkeypatch.setattr(module, "keep_programs", lambda folder: None)
-    monkeypatch.setattr(conducting, "RETRY", 0.0)
-    monkeypatch.setattr(conducting, "GRACE", 2.0)
-    monkeypatch.setattr(flower, "NODES", 0.0)
-
-
-@pytest.fixture(scope="module")
-def clients():
-    """Of one size, so that the sites in this process share their programs."""
-    clients = uneven_table([4] * CLIENTS)
-    # Files hold features in single precision.
-    features = clients.data.features.astype(np.float32)
-    return clients._replace(data=clients.data._replace(features=features))
-
-
-def desks_of(clients, folder):
-    desks = []
-    for i in range(clients.clients):
-        rows = slice(clients.start[i], clients.start[i] + clients.size[i])
-        file = folder / f"site-{i}.npz"
-        data = clients.data
-        np.savez(file, features=data.features[rows], label=data.label[rows])
-        state = str(folder / f"state-{i}")
-        desks.append(SiteFolder.of({"data": str(file), "state": state}))
-    return desks
-
-
-def config_of(folder, name="sagda-i", table="", **keys):
-    told = {"algorithms": [name], "local_lr": 0.05, "batch_size": 2, "rounds": 3}
-    told |= {"cohort": 3, "seed": 4, "float64": True, "local_steps": 3} | keys
-    lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
-    path = folder / "federation.toml"
-    path.write_text("\n".join([*lines, "[federation]", f"sites = {CLIENTS}", table]))
-    return path
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def simulated(clients, name, rounds):
@@ -126,18 +58,6 @@ def simulated(clients, name, rounds):
         method, sagda.AUC.of(clients), clients, rounds=rounds, cohort=3, batch_size=2,
         seeds=4, float64=True, layout="batched/1",
     )  # fmt: skip
-
-
-def run_in(folder, desks, name="sagda-i", grid=None, table="", **keys):
-    grid = grid or InProcessGrid(desks)
-    config = config_of(folder, name, table, **keys)
-    run_federation(
-        folder / "run",
-        lambda timeout: flower.GridSites(grid, timeout),
-        name="run1",
-        config=config,
-    )
-    return folder / "run"
 
 
 TELLING = ("sagda-i", "sagda-ii", "momentum-local-sgda", "cd-mage-plus")
@@ -149,7 +69,7 @@ EVERY = [
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_algorithm_agrees_with_the_simulator(name, clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     folder = run_in(tmp_path, desks, name)
     run = simulated(clients, name, 3)
     found = read_results(folder).columns[name]
@@ -171,11 +91,11 @@ def test_every_algorithm_agrees_with_the_simulator(name, clients, tmp_path):
 
 
 def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     folder = run_in(tmp_path, desks)
     kept = replays.read_kept(folder)
     findings = replays.verify(kept, {desk.name: desk.state for desk in desks})
-    assert len(findings) == 3 + CLIENTS
+    assert len(findings) == 3 + SITES
     assert all(finding.holds for finding in findings)
     book = replays.replay(kept, {desk.name: desk for desk in desks})
     assert replays.same_state(kept.book, book)
@@ -193,7 +113,7 @@ def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
 
 
 def test_sites_are_left_with_the_model(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     run_in(tmp_path, desks, rounds=1)
     from safetensors.numpy import load_file
 
@@ -224,9 +144,9 @@ LATER = [pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 9, 12, 17)]
 def test_a_server_that_was_killed_goes_on_bit_for_bit(
     count, clients, tmp_path, monkeypatch
 ):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     (tmp_path / "whole").mkdir()
-    whole = run_in(tmp_path / "whole", desks_of(clients, tmp_path / "whole"))
+    whole = run_in(tmp_path / "whole", sites_of(clients, tmp_path / "whole"))
     with monkeypatch.context() as patched:
         crash_after(patched, count)
         with pytest.raises(KeyboardInterrupt):
@@ -293,7 +213,7 @@ def lost(message, reply):
 def test_a_client_that_fails_is_refused_and_the_round_goes_on(
     change, code, clients, tmp_path
 ):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     change = twice(grid) if change == "twice" else change
     spoiling(grid, 102, 2, change)
@@ -309,7 +229,7 @@ def test_a_client_that_fails_is_refused_and_the_round_goes_on(
 
 
 def test_too_few_answers_end_the_server_with_everything_kept(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     spoiling(grid, 102, 10**9, lost)
     table = "timeout = 0.05\nwait = 0.5\nmin_clients = 5"
@@ -322,7 +242,7 @@ def test_too_few_answers_end_the_server_with_everything_kept(clients, tmp_path):
 
 
 def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks[:4])
     late = iter([False] * 3)
 
@@ -339,10 +259,9 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
 
     monkeypatch.setattr(InProcessGrid, "get_node_ids", ids)
     config = config_of(tmp_path, rounds=6, cohort=4)
-    text = config.read_text().replace(f"sites = {CLIENTS}", "sites = 4")
+    text = config.read_text().replace(f"sites = {SITES}", "sites = 4")
     config.write_text(text)
-    sites = lambda timeout: flower.GridSites(grid, timeout)
-    run_federation(tmp_path / "run", sites, name="run1", config=config)
+    lead(tmp_path / "run", grid, config=config)
     kept = replays.read_kept(tmp_path / "run")
     assert sorted(kept.book.members) == ["site-1", "site-2", "site-3", "site-4"]
     assert {m.number for m in kept.book.members.values()} == {1, 2, 3, 4}
@@ -354,7 +273,7 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
 
 
 def test_a_silent_site_is_removed_with_its_variate_if_so_configured(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     spoiling(grid, 102, 10**9, error)
     folder = run_in(
@@ -383,7 +302,7 @@ def test_a_superlink_whose_database_is_locked_is_asked_again(
     clients, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(flower_again, "PAUSES", (0.0, 0.0))
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     grid.pull_messages = failing(grid.pull_messages, 500, 2)
     grid.get_node_ids = failing(grid.get_node_ids, 500, 2)
@@ -391,7 +310,7 @@ def test_a_superlink_whose_database_is_locked_is_asked_again(
     expected = simulated(clients, "sagda-i", 3).history["phi"]
     phi = found.columns["sagda-i"]["phi"]
     np.testing.assert_allclose(phi, expected, rtol=1e-9)
-    assert found.columns["sagda-i"]["evaluated"][0, 0] == CLIENTS
+    assert found.columns["sagda-i"]["evaluated"][0, 0] == SITES
     # Not forever, and not where the failure is ours: the run is over, or not known.
     for status, times in ((500, 3), (401, 1)):
         with pytest.raises(httpx.HTTPStatusError):
@@ -440,7 +359,7 @@ def test_a_node_sends_an_answer_again(monkeypatch):
 
 
 def test_a_measurement_that_nobody_answered_is_asked_again(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     asked = itertools.count()
 
@@ -454,19 +373,18 @@ def test_a_measurement_that_nobody_answered_is_asked_again(clients, tmp_path):
     folder = run_in(tmp_path, desks, grid=grid, eval_every=3)
     found = read_results(folder).columns["sagda-i"]
     assert found["round"].ravel().tolist() == [0, 3]
-    assert found["evaluated"].ravel().tolist() == [CLIENTS] * 2
+    assert found["evaluated"].ravel().tolist() == [SITES] * 2
     assert found["lost_rounds"].ravel().tolist() == [1, 1]
 
 
 def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     run_in(tmp_path, desks, rounds=2)
-    sites = lambda timeout: flower.GridSites(InProcessGrid(desks), timeout)
     folder = tmp_path / "run"
     longer = (folder / "config.toml").read_text().replace("rounds = 2", "rounds = 4")
     (folder / "config.toml").write_text(longer)
     (folder / "server" / "reset").touch()
-    run_federation(folder, sites, name="run1")
+    lead(folder, InProcessGrid(desks))
     assert not (folder / "server" / "reset").exists()
     kept = replays.read_kept(folder)
     assert (kept.book.round, kept.book.epoch) == (4, 1)
@@ -476,7 +394,7 @@ def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
 
 def hostile(clients, tmp_path, note=None, **records):
     """A run in which site-2 changes the text or adds records to all its answers."""
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
 
     def change(node, message, reply):
@@ -513,7 +431,7 @@ def test_a_version_of_another_ticket_is_refused(clients, tmp_path):
 
 
 def test_a_message_that_flower_cannot_open_is_one_refusal(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     grid = InProcessGrid(desks)
     whole = grid.pull_messages
 
@@ -532,7 +450,7 @@ def test_a_message_that_flower_cannot_open_is_one_refusal(clients, tmp_path):
 
 
 def test_the_only_member_may_leave(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     run_in(tmp_path, desks, rounds=1)
     folder = tmp_path / "run"
     longer = (folder / "config.toml").read_text().replace("rounds = 1", "rounds = 2")
@@ -543,9 +461,7 @@ def test_the_only_member_may_leave(clients, tmp_path):
         (desk.state / LEAVING).touch()
     grid = InProcessGrid(desks)
     with pytest.raises(NoClients):
-        run_federation(
-            folder, lambda timeout: flower.GridSites(grid, timeout), name="run1"
-        )
+        lead(folder, grid)
     kept = replays.read_kept(folder)
     assert not kept.book.members
     assert not list((folder / "server").glob("member-*"))
@@ -553,10 +469,10 @@ def test_the_only_member_may_leave(clients, tmp_path):
 
 
 def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
-    clients = uneven_table([12] * CLIENTS)
+    clients = uneven_table([12] * SITES)
     wild = (7 * clients.data.features + 3).astype(np.float32)
     clients = clients._replace(data=clients.data._replace(features=wild))
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     folder = run_in(tmp_path, desks, standardise=True)
     kept = replays.read_kept(folder)
     scaling = Scaling.of(clients)
@@ -586,10 +502,10 @@ def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
 
 
 def test_a_federations_models_can_be_judged(tmp_path, capsys):
-    clients = uneven_table([12] * CLIENTS)
+    clients = uneven_table([12] * SITES)
     columns = dict(zip("abcd", clients.data.features.T, strict=True))
     frame = pandas.DataFrame(columns | {"label": clients.data.label})
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     for i, desk in enumerate(desks):
         frame[12 * i : 12 * (i + 1)].to_csv(tmp_path / f"{i}.csv", index=False)
         desks[i] = desk._replace(data=str(tmp_path / f"{i}.csv"))
@@ -629,7 +545,7 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
     (tmp_path / "nets.py").write_text(NETS)
     own = f"{tmp_path / 'nets.py'}:make"
-    desks = [d._replace(model=own) for d in desks_of(clients, tmp_path)]
+    desks = [d._replace(model=own) for d in sites_of(clients, tmp_path)]
     folder = run_in(tmp_path, desks, name, model="nets.py:make", float64=False)
     kept = replays.read_kept(folder)
     model = model_of("nets.py:make", clients.data.features.shape[1])
@@ -660,13 +576,13 @@ def test_a_module_that_cannot_do_ends_a_federation_at_once(clients, tmp_path):
     text = NETS.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(5)")
     (tmp_path / "norms.py").write_text(text)
     own = f"{tmp_path / 'norms.py'}:make"
-    desks = [d._replace(model=own) for d in desks_of(clients, tmp_path)]
+    desks = [d._replace(model=own) for d in sites_of(clients, tmp_path)]
     with pytest.raises(BadValue, match="BatchNorm1d '1' changes 'running_mean'"):
         run_in(tmp_path, desks, model="norms.py:make", float64=False)
 
 
 def test_decay_and_clipping_go_with_robust_losses(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     own = {"problem": "dro", "weight_decay": 0.1, "clip": 1.0}
     folder = run_in(tmp_path, desks, table="share_losses = true", **own)
     assert np.isfinite(read_results(folder).columns["sagda-i"]["phi"]).all()
@@ -676,7 +592,7 @@ def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeyp
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
     monkeypatch.setattr(conducting, "RETRY", 0.0)
     (tmp_path / "nets.py").write_text(NETS)
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     with pytest.raises(NoClients, match="fewer than 2 sites answered"):
         run_in(tmp_path, desks, model="nets.py:make", table="wait = 0.5")
     told = (tmp_path / "run" / "server" / "audit.jsonl").read_text()
@@ -696,7 +612,7 @@ def test_moments_that_no_rows_have_are_refused():
 
 
 def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
-    (desk, *_) = desks_of(clients, tmp_path)
+    (desk, *_) = sites_of(clients, tmp_path)
     assert desk.census().mean == ()
     with pytest.raises(Refused, match="10 rows at least"):
         desk.census(moments=True)
@@ -704,15 +620,15 @@ def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
 
 @pytest.mark.slow
 def test_who_is_not_drawn_is_not_absent(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     folder = run_in(
         tmp_path, desks, "fsgda", table="max_absence = 1", cohort=2, rounds=6
     )
-    assert len(replays.read_kept(folder).book.members) == CLIENTS
+    assert len(replays.read_kept(folder).book.members) == SITES
 
 
 def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     odd = tmp_path / "odd.npz"
     np.savez(odd, features=np.zeros((4, 9), np.float32), label=np.ones(4))
     other = SiteFolder.of({"data": str(odd), "state": str(tmp_path / "state-odd")})
@@ -722,18 +638,17 @@ def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
 
 
 def test_another_configuration_is_refused(clients, tmp_path):
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     run_in(tmp_path, desks, rounds=1)
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace("local_lr = 0.05", "local_lr = 0.1"))
-    sites = lambda timeout: flower.GridSites(InProcessGrid(desks), timeout)
     with pytest.raises(BadValue, match="which differs in local_lr"):
-        run_federation(tmp_path / "run", sites, name="run1")
+        lead(tmp_path / "run", InProcessGrid(desks))
 
 
 def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     """Flower would send an exception's text, which may quote a row."""
-    desks = desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     secret = tmp_path / "secret.csv"
     secret.write_text("age,label\nthirty-secret,1\n")
     grid = InProcessGrid([*desks, desks[0]._replace(name="bad", data=str(secret))])

@@ -17,20 +17,16 @@ from sagda.federation.protocol.letters import Letter, mark_of
 from sagda.federation.protocol.wire import Part, Refused
 from sagda.federation.server import verify as replays
 from sagda.federation.server.audit import read_audit
-from sagda.federation.server.results import run_federation
 from sagda.federation.terms import checked
 from sagda.federation.trust import site_keys as identity
-from support import ROOT
+from support import ROOT, SITES, InProcessGrid, config_of, lead, run_in, sites_of
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
-
-import test_apps as in_process
 
 from sagda.federation.flower import apps as flower
 from sagda.federation.trust.authority import Keys
 
-clients, shared_programs = in_process.clients, in_process.shared_programs
-CLIENTS = in_process.CLIENTS
+pytestmark = pytest.mark.usefixtures("shared_programs")
 SRC = ROOT / "src"
 
 
@@ -43,7 +39,7 @@ def signed(clients, tmp_path):
     keys = Keys(tmp_path / "keys")
     keys.init([], 30)
     desks = []
-    for desk in in_process.desks_of(clients, tmp_path):
+    for desk in sites_of(clients, tmp_path):
         secret, public = identity.make_site(tmp_path, desk.name, 30)
         keys.admit(public, False)
         desks.append(desk._replace(key=str(secret)))
@@ -51,13 +47,12 @@ def signed(clients, tmp_path):
 
 
 def run_signed(folder, desks, keys, spoil=None, **options):
-    grid = in_process.InProcessGrid(desks)
+    grid = InProcessGrid(desks)
     if spoil is not None:
         grid.spoil = spoil
     register = identity.Register(keys.sites)
-    config = in_process.config_of(folder, cohort=CLIENTS, rounds=2, **options)
-    sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    run_federation(folder / "run", sites, name="run1", config=config)
+    config = config_of(folder, cohort=SITES, rounds=2, **options)
+    lead(folder / "run", grid, register, config)
     return read_audit(folder / "run" / "server")
 
 
@@ -66,8 +61,8 @@ def test_answers_are_sealed_and_the_audit_log_can_prove_them(signed, tmp_path):
     lines = run_signed(tmp_path, desks, keys)
     told = [line for line in lines if line["what"] == "accepted"]
     phases = [line["phase"] for line in told]
-    assert phases.count("hello") == CLIENTS
-    assert phases.count("local") == 2 * CLIENTS
+    assert phases.count("hello") == SITES
+    assert phases.count("local") == 2 * SITES
     register = identity.Register(keys.sites)
     for line in told:
         who = register.who(line["seal"], bytes.fromhex(line["mark"]))
@@ -133,12 +128,11 @@ def test_a_key_opens_one_name_only(signed, tmp_path):
     desks, keys = signed
     thief = desks[2]._replace(name="site-1", state=tmp_path / "thief")
     desks = [*desks[:2], thief, *desks[3:]]
-    config = in_process.config_of(tmp_path, cohort=4, rounds=1)
-    config.write_text(config.read_text().replace(f"sites = {CLIENTS}", "sites = 4"))
-    grid = in_process.InProcessGrid(desks)
+    config = config_of(tmp_path, cohort=4, rounds=1)
+    config.write_text(config.read_text().replace(f"sites = {SITES}", "sites = 4"))
+    grid = InProcessGrid(desks)
     register = identity.Register(keys.sites)
-    sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    run_federation(tmp_path / "run", sites, name="run1", config=config)
+    lead(tmp_path / "run", grid, register, config)
     lines = read_audit(tmp_path / "run" / "server")
     named = {line["code"] for line in lines if line["what"] == "refused"}
     assert named == {"name"}
@@ -250,7 +244,7 @@ def test_a_message_is_weighed_before_it_is_put_together(monkeypatch):
 def test_what_answers_nothing_is_dropped(signed, tmp_path):
     """Flower lets a node send the server whatever it likes, in anyone's name."""
     desks, keys = signed
-    grid = in_process.InProcessGrid(desks)
+    grid = InProcessGrid(desks)
     pull = grid.pull_messages
 
     def injected(ids):
@@ -264,9 +258,8 @@ def test_what_answers_nothing_is_dropped(signed, tmp_path):
 
     grid.pull_messages = injected
     register = identity.Register(keys.sites)
-    sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    config = in_process.config_of(tmp_path, cohort=CLIENTS, rounds=2)
-    run_federation(tmp_path / "run", sites, name="run1", config=config)
+    config = config_of(tmp_path, cohort=SITES, rounds=2)
+    lead(tmp_path / "run", grid, register, config)
     assert replays.read_kept(tmp_path / "run").book.round == 2
     lines = read_audit(tmp_path / "run" / "server")
     assert all(line["what"] != "refused" for line in lines)
@@ -290,11 +283,9 @@ def test_marks_tell_every_piece_apart():
 
 
 def test_a_site_answers_nobody_who_would_use_it_alone(clients, tmp_path):
-    desks = in_process.desks_of(clients, tmp_path)
+    desks = sites_of(clients, tmp_path)
     desks = [desk._replace(least=3) for desk in desks[:1]] + desks[1:]
-    folder = in_process.run_in(
-        tmp_path, desks, table="min_clients = 2", cohort=CLIENTS, rounds=2
-    )
+    folder = run_in(tmp_path, desks, table="min_clients = 2", cohort=SITES, rounds=2)
     lines = read_audit(folder / "server")
     refused = [line for line in lines if line["what"] == "refused"]
     assert {(line["name"], line["code"]) for line in refused} == {("site-0", "alone")}
@@ -326,14 +317,13 @@ def test_an_old_backup_of_the_server_goes_on_exactly(signed, tmp_path):
     desks, keys = signed
     run_signed(tmp_path, desks, keys)
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    grid = in_process.InProcessGrid(desks)
+    grid = InProcessGrid(desks)
     register = identity.Register(keys.sites)
-    sites = lambda timeout: flower.GridSites(grid, timeout, register)
 
     def longer(rounds):
         path = tmp_path / "run" / "config.toml"
         path.write_text(path.read_text().replace("rounds = 2", f"rounds = {rounds}"))
-        run_federation(tmp_path / "run", sites, name="run1")
+        lead(tmp_path / "run", grid, register)
         return replays.read_kept(tmp_path / "run")
 
     first = longer(4)
@@ -352,10 +342,9 @@ def test_a_site_whose_key_was_removed_goes_with_its_variate(signed, tmp_path):
     keys.remove("site-4")
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace("rounds = 2", "rounds = 3"))
-    grid = in_process.InProcessGrid(desks)
+    grid = InProcessGrid(desks)
     register = identity.Register(keys.sites)
-    sites = lambda timeout: flower.GridSites(grid, timeout, register)
-    run_federation(tmp_path / "run", sites, name="run1")
+    lead(tmp_path / "run", grid, register)
     kept = replays.read_kept(tmp_path / "run")
     assert sorted(kept.book.members) == [desk.name for desk in desks[:4]]
     assert all(finding.holds for finding in replays.verify(kept, {}))

@@ -1,0 +1,28 @@
+"""Fixtures of federations that run in this process."""
+
+import numpy as np
+import pytest
+
+from support import SITES, uneven_table
+
+
+@pytest.fixture
+def shared_programs(monkeypatch):
+    """Keep compiled programs where other tests keep theirs, and wait for nothing."""
+    from sagda.federation.flower import apps
+    from sagda.federation.server import federated_run, results
+
+    for module in (apps, results):
+        monkeypatch.setattr(module, "keep_programs", lambda folder: None)
+    monkeypatch.setattr(federated_run, "RETRY", 0.0)
+    monkeypatch.setattr(federated_run, "GRACE", 2.0)
+    monkeypatch.setattr(apps, "NODES", 0.0)
+
+
+@pytest.fixture(scope="session")
+def clients():
+    """Of one size, so that the sites in this process share their programs."""
+    clients = uneven_table([4] * SITES)
+    # Files hold features in single precision.
+    features = clients.data.features.astype(np.float32)
+    return clients._replace(data=clients.data._replace(features=features))
