@@ -39,7 +39,7 @@ def mistake(capsys, *arguments):
         ('algorithms = ["sagda-i", "fsgda"]', "runs one algorithm, got sagda-i, fsgda"),
         ('problem = "quadratic"', "`problem` must be one of auc, dro"),
         ("[federation]\nsite = 3", "`federation key` must be one of"),
-        ("[federation]\nsites = 0", "`federation.sites` must be greater than or equal"),
+        ("[federation]\nsites = 0", "`federation.sites` must be at least 1"),
         ("[federation]\ntimeout = -1", "`federation.timeout` must be greater than 0"),
         ("federation = 3", "`federation` must be a table"),
         ("local_lr = -1", "`local_lr` must be above zero"),

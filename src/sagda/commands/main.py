@@ -34,7 +34,7 @@ USER, DISK, FAILED = 2, 3, 1
 def cause_of(error: cyclopts.CycloptsError) -> str:
     """A sentence for a mistake in the flags."""
     if isinstance(error.__cause__, ValidationError):
-        return configs.sentence(error.__cause__)
+        return configs.sentence(error.__cause__, configs.Config)
     text = " ".join(str(error).split())
     return text if text.endswith((".", "?")) else f"{text}."
 

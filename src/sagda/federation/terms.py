@@ -137,15 +137,7 @@ def checked(
     try:
         options = Options(**table)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str((first["loc"] or ("",))[0])
-        if first["type"] == "extra_forbidden":
-            check.choice(f"{TABLE} key", name, list(Options.model_fields))
-        said = first["msg"].removeprefix("Value error, ")
-        said = said.replace("Input should be", "must be")
-        raise BadValue(
-            f"{where}: `{TABLE}.{name}` {said}, got {first['input']!r}."
-        ) from None
+        raise BadValue(f"{where}: {configs.sentence(error, Options, TABLE)}") from None
     asked = config.cohort or options.sites
     need = max(least(options.filter, options.faulty), options.min_clients)
     if options.filter == "multi-krum":
@@ -165,19 +157,9 @@ def checked(
 
 def write_terms(config: Config, options: Options) -> str:
     """Both as one TOML text; reading it gives them again."""
-    brought = dict.fromkeys(BROUGHT)
-    plain = {
-        key: value
-        for key, value in config.model_dump(exclude_none=True).items()
-        if key not in brought and key != "set"
-    }
-    line = lambda key, value: f"{key} = {configs.toml_value(value)}"
-    lines = [f"schema = {configs.SCHEMA}", *(line(k, v) for k, v in plain.items())]
-    for name, table in config.set.items():
-        lines += ["", f'[set."{name}"]', *(line(k, v) for k, v in table.items())]
+    values = config.model_dump(exclude_none=True, exclude=set(BROUGHT))
     given = options.model_dump(exclude_none=True)
-    lines += ["", f"[{TABLE}]", *(line(k, v) for k, v in given.items())]
-    return "\n".join(lines) + "\n"
+    return configs.toml_text({"schema": configs.SCHEMA, **values, TABLE: given})
 
 
 class Terms(BaseModel):

@@ -9,7 +9,7 @@ import numpy as np
 
 from sagda.algorithms import ALGORITHMS
 from sagda.paper.figure import Figure, parse
-from sagda.runs.config import Config, build, toml_value
+from sagda.runs.config import Config, build
 from sagda.runs.experiment import (
     Experiment,
     arguments_of,
@@ -39,7 +39,7 @@ def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
         at = ", ".join(f"{k} {v:g}" for k, v in best)
         say(f"{figure.name}: {name}: {at}, {found[best]:.2g}, {len(found)} points")
         lines += ["", f'[tuning.found."{name}"]']
-        values = ", ".join(f"{k} = {toml_value(v)}" for k, v in best)
+        values = ", ".join(f"{k} = {v!r}" for k, v in best)
         lines += [f"best = {{ {values} }}", f"error = {found[best]:.4g}", "sweep = ["]
         for point, error in sorted(found.items()):
             rates = ", ".join(f"{v:g}" for _, v in point)

@@ -1,6 +1,9 @@
-"""`Config`: one description of a run for flags, TOML files and the run folder.
+"""`Config`: one checked description of a run, for flags, TOML files and run folders.
 
-It knows no JAX, so that the command line answers at once.
+Every field decides something about a run's numbers or its output. The docstrings of
+the fields are the help texts of `sagda run --help`. This module does not import JAX, so
+that the command line starts fast. It builds nothing: `experiment.py` turns a
+configuration into clients, problem and methods; `claim.py` stores it in a folder.
 """
 
 import json
@@ -10,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -24,11 +28,28 @@ from sagda import check
 from sagda.check import BadValue
 
 SCHEMA = 1
-PATIENCE = 100  # rounds, where an early stop names none
+PATIENCE = 100  # rounds without improvement, if `stop_early` is set without `patience`
+
+# The groups of flags in `sagda run --help`. Every field of `Config` is in one of them.
+GROUPS = {
+    "data": (
+        "data", "label", "positive", "categorical", "client_column", "standardise",
+        "per_class", "clients", "samples", "partition", "alpha", "split_seed",
+    ),
+    "method": (
+        "algorithms", "problem", "model", "local_lr", "server_lr", "local_steps",
+        "batch_size", "weight_decay", "clip", "set",
+    ),
+    "run": (
+        "rounds", "seed", "seeds", "cohort", "dropout", "stop_early", "patience",
+        "float64", "layout", "stream", "grid", "trials",
+    ),
+    "output": ("eval_every", "track"),
+}  # fmt: skip
 
 
 def rates_text(value: Any) -> str:
-    """`0.01` or `0.01,0.05` from a number, a pair or such a text."""
+    """`0.01` or `0.01,0.05`, from a number, a pair of numbers or such a text."""
     parts = value.split(",") if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     try:
@@ -43,9 +64,9 @@ def rates_text(value: Any) -> str:
 
 
 def whole(value: Any) -> Any:
-    """Whole numbers only: pydantic would take 2.0 for 2 and True for 1."""
-    text = isinstance(value, str) and not re.fullmatch(r"[-+]?\d+", value)
-    if text or isinstance(value, bool | float):
+    """`value` if it is a whole number; pydantic alone would take 2.0 and True too."""
+    fraction = isinstance(value, str) and not re.fullmatch(r"[-+]?\d+", value)
+    if fraction or isinstance(value, bool | float):
         raise ValueError("must be a whole number")
     return value
 
@@ -56,84 +77,84 @@ Seed = Annotated[int, BeforeValidator(whole), Field(ge=0, le=2**32 - 1)]
 
 
 class Config(BaseModel):
-    """Everything that decides a run's numbers."""
+    """The settings of a run: what it trains, on which data, how, and how long."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
     )
 
     problem: str = "auc"
-    """What is solved: auc, dro, agnostic, adversarial, fair, gan or quadratic."""
+    """Problem: auc, dro, agnostic, adversarial, fair, gan or quadratic."""
     model: str = "linear"
-    """What scores rows: linear, mlp, cnn, or your own FILE.py:FUNCTION (not dro)."""
+    """Model that scores rows: linear, mlp, cnn, or your own FILE.py:FUNCTION."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Add this much of ||x||^2 / 2 to the objective."""
+    """Add (weight_decay / 2) ||x||^2 to the objective."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The longest stochastic gradient in x, and in y, that clients use."""
+    """Clip each stochastic gradient (x and y separately) to this Euclidean norm."""
     data: str = "a9a"
-    """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy columns."""
+    """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy files."""
     label: str = "label"
-    """The label column of a file."""
+    """Label column of a data file."""
     client_column: str | None = None
-    """The column of a file that says who holds a row; for partition by-column."""
+    """Column of a data file that names the client of each row (for `by-column`)."""
     categorical: str | None = None
-    """Columns of numbers in a file that are categories, with commas; texts are."""
+    """Comma-separated numeric columns to treat as categories (text always is)."""
     standardise: bool | None = None
-    """Give features mean zero and deviation one, from sums that clients add up."""
+    """Scale each feature to mean 0 and variance 1, computed from clients' sums."""
     positive: str | None = None
-    """The label of the positive class (default: 1 for mnist and digits)."""
+    """Label of the positive class (default: 1 for mnist and digits)."""
     per_class: Count | None = None
-    """Draw that many rows of each class first (default: for mnist 5000, gan 1000)."""
+    """Rows of each class to draw before the split (default: mnist 5000, gan 1000)."""
     algorithms: list[str] = ["sagda-i"]
-    """What is run: see `sagda list`."""
+    """Algorithms to run; `sagda list` shows all."""
     clients: Count | None = None
-    """M, the clients (default: 100; the data's own for by-column)."""
+    """Number of clients (M; default: 100; quadratic 20; by-column: as in the data)."""
     samples: Count | Literal["all"] | None = None
-    """Rows per client, or `all` there are (default: 100; 10 for the quadratic)."""
+    """Rows per client, or `all` (default: 100; quadratic 10; by-column: all)."""
     partition: str = "by-label"
-    """by-label, iid, dirichlet, quantity or by-column."""
+    """How to split rows over clients: by-label, iid, dirichlet, quantity, by-column."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Skew of dirichlet and quantity: the smaller, the more."""
+    """Dirichlet concentration for dirichlet and quantity; smaller means more skew."""
     split_seed: Seed = 0
-    """The seed of the split; run seeds do not change it."""
+    """Seed of the split. It is independent of the run's seeds."""
     cohort: Count | None = None
-    """m, the clients drawn each round (default: all)."""
+    """Number of clients drawn in each round (m; default: all)."""
     dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    """The probability that a client fails in an exchange."""
+    """Probability that a client fails to answer in an exchange."""
     local_steps: Count = 10
-    """K, the local steps between exchanges."""
+    """Number of local steps per round (K)."""
     batch_size: Count | Literal["all"] = 10
-    """Rows per stochastic gradient, or `all` local ones."""
+    """Rows per stochastic gradient, or `all` rows of the client."""
     local_lr: Rate = "0.01"
-    """Local rates: one number, or x,y."""
+    """Local learning rate: one number, or two for x and y as in 0.01,0.05."""
     server_lr: Rate = "2.0"
-    """Server rates: one number, or x,y."""
+    """Server learning rate: one number, or two for x and y as in 1,2."""
     rounds: Count = 500
-    """T."""
+    """Number of communication rounds (T)."""
     seed: Seed = 0
-    """The first run seed."""
+    """First random seed."""
     seeds: Count = 1
-    """How many seeds, from the first on, side by side."""
+    """Number of seeds, counted up from `seed` and run in parallel."""
     eval_every: Count = 1
     """Rounds between evaluations."""
     float64: bool = False
-    """Double precision."""
+    """Compute in double precision."""
     layout: str = "auto"
-    """How clients and seeds are laid out: auto, mapped, batched/2:clients, chunk-16."""
+    """Memory layout of clients and seeds: auto, mapped, batched/2:clients, chunk-16."""
     stream: Count | None = None
-    """Rows to hold on the device at a time (default: all that fit)."""
+    """Number of rows on the device at a time (default: as many as fit)."""
     track: str | None = None
-    """Log evaluations with tensorboard or mlflow, into the run folder."""
+    """Tracker that logs evaluations to the run folder; `sagda list` shows all."""
     stop_early: str | None = None
-    """A column of the history: stop when its best value improves no more."""
+    """Stop when the best value of this history column stops improving."""
     patience: Count | None = None
-    """Rounds without an improvement after which that stops a run (default: 100)."""
+    """Rounds without improvement before `stop_early` stops a run (default: 100)."""
     grid: dict[str, list[int | float | str] | str] = {}
-    """A sweep's values of parameters, or a range of them as in 0.001:0.1."""
+    """Values to sweep by parameter, or a range as in 0.001:0.1."""
     trials: Count | None = None
-    """How many points a sweep tries by Optuna's search instead of all combinations."""
+    """Number of points that Optuna's search tries, instead of all combinations."""
     set: dict[str, dict[str, Any]] = {}
-    """Parameters of single algorithms, by name."""
+    """Parameters of single algorithms and of the problem, by name."""
 
     @field_serializer("local_lr", "server_lr")
     def numbers(self, text: str) -> float | list[float]:
@@ -150,49 +171,68 @@ class Config(BaseModel):
 
     @property
     def run_seeds(self) -> tuple[int, ...]:
+        """The seeds of the run, one trajectory each."""
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
-set_of = set  # the name `set` is a field above
+set_of = set  # inside `Config`, the name `set` is a field
 
 
-def sentence(error: ValidationError, where: str = "") -> str:
-    """The first mistake in one sentence: field, expected, found."""
+def sentence(error: ValidationError, model: type[BaseModel], table: str = "") -> str:
+    """The first error of `model`'s fields, as one sentence that names the field.
+
+    `table` is the TOML table of the fields, if they are not at the top level.
+    """
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"][:1])
-    said = first["msg"].removeprefix("Value error, ")
-    kind = first["type"]
+    field = str((first["loc"] or ("",))[0])
+    message = first["msg"].removeprefix("Value error, ")
     if not field:
-        return f"{where}{said}."
-    if kind == "extra_forbidden":
+        return f"{message}."
+    if first["type"] == "extra_forbidden":
+        # A misspelt key: `choice` suggests the nearest one.
+        key = f"{table} key" if table else "key"
         try:
-            check.choice("key", field, list(Config.model_fields))
-        except BadValue as mistake:
-            return f"{where}{mistake}"
-    said = said.replace("Input should be", "must be").split(", unable to parse")[0]
-    said = said.replace("greater than or equal to", "at least")
-    said = said.replace("a valid integer", "a whole number")
-    if field in ("batch_size", "samples"):
-        said = "must be a whole number from 1 on, or 'all'"
-    if kind == "finite_number":
-        said = "must be finite"
-    return f"{where}`{field}` {said}, got {first['input']!r}."
+            check.choice(key, field, list(model.model_fields))
+        except BadValue as unknown:
+            return str(unknown)
+    message = message.replace("Input should be", "must be").split(", unable to parse")[
+        0
+    ]
+    message = message.replace("greater than or equal to", "at least")
+    message = message.replace("a valid integer", "a whole number")
+    if first["type"] == "finite_number":
+        message = "must be finite"
+    if word := word_allowed(error, field):
+        message = f"must be a whole number of at least 1, or {word}"
+    name = f"{table}.{field}" if table else field
+    return f"`{name}` {message}, got {first['input']!r}."
+
+
+def word_allowed(error: ValidationError, field: str) -> str | None:
+    """The word, quoted, that `field` takes in place of a count (such as 'all')."""
+    for each in error.errors():
+        if each["loc"][:1] == (field,) and each["type"] == "literal_error":
+            return each.get("ctx", {}).get("expected")
+    return None
 
 
 def build(values: dict[str, Any], where: str = "", text: str = "") -> Config:
-    """A checked configuration; `text` is the TOML file's, to name a line."""
+    """A checked configuration.
+
+    `where` and `text` are the name and the content of the values' TOML file. With them
+    an error names the file and the line.
+    """
     try:
         return Config(**values)
     except ValidationError as error:
         field = str((error.errors()[0]["loc"] or [""])[0])
         line = line_of(field, text)
-        raise BadValue(
-            sentence(error, f"{where}, line {line}: " if line else "")
-        ) from None
+        begin = f"{where}, line {line}: " if line else ""
+        raise BadValue(begin + sentence(error, Config)) from None
 
 
 def line_of(key: str, text: str) -> int | None:
-    """Where a TOML text sets `key`."""
+    """The line number at which a TOML text sets `key`."""
     pattern = re.compile(rf'\s*(\[\s*)?"?{re.escape(key)}"?\s*[\].=]')
     for number, line in enumerate(text.splitlines(), 1):
         if key and pattern.match(line):
@@ -201,7 +241,7 @@ def line_of(key: str, text: str) -> int | None:
 
 
 def is_federation(folder: Path) -> bool:
-    """Whether a run folder is a federation's server's, whose data are elsewhere."""
+    """True for a run folder of a federation's server, whose data are at the sites."""
     return "federation" in read_toml(folder / "config.toml")[0]
 
 
@@ -228,24 +268,16 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 def write_toml(config: Config) -> str:
     """The whole configuration as TOML; running it again repeats the run."""
     values = config.model_dump(exclude_none=True)
-    tables, grid = values.pop("set"), values.pop("grid")
-    lines = [f"schema = {SCHEMA}"]
-    lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
-    if grid:
-        lines += ["", "[grid]"]
-        lines += [f'"{key}" = {toml_value(value)}' for key, value in grid.items()]
-    for name, table in tables.items():
-        if table:
-            lines += ["", f'[set."{name}"]']
-            lines += [f"{key} = {toml_value(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
+    values["set"] = {name: table for name, table in config.set.items() if table}
+    return toml_text({"schema": SCHEMA} | values)
 
 
-def toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    # Strings, numbers and booleans look the same in JSON and in TOML.
-    return json.dumps(value, ensure_ascii=False)
+def toml_text(values: dict[str, Any]) -> str:
+    """`values` as TOML, without its empty tables and with each list on one line."""
+    text = tomli_w.dumps({k: v for k, v in values.items() if v != {}})
+    # tomli_w puts each element of a list on a line of its own, indented by four.
+    one_line = lambda match: "[" + ", ".join(re.findall(r" {4}(.*),\n", match[1])) + "]"
+    return re.sub(r"(?m)\[\n((?: {4}.*,\n)+)\]$", one_line, text)
 
 
 def parse_set(assignments: list[str]) -> dict[str, Any]:
@@ -254,11 +286,12 @@ def parse_set(assignments: list[str]) -> dict[str, Any]:
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise BadValue(f"`--set` must look like start=warm, got {text!r}.")
+            raise BadValue(f"`--set` must have the form start=warm, got {text!r}.")
         try:
             parsed = json.loads(value)
         except json.JSONDecodeError:
             numbers = re.fullmatch(r"[-+.\deE]+(,[-+.\deE]+)+", value)
             parsed = [float(v) for v in value.split(",")] if numbers else value
-        out[key.strip()] = parsed
+        # TOML has no null: it would be lost in the run folder's config.toml.
+        out[key.strip()] = value if parsed is None else parsed
     return out
