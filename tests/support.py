@@ -138,6 +138,6 @@ def lead(folder, grid, register=None, config=None) -> Path:
     from sagda.federation.flower.apps import GridSites
     from sagda.federation.server.results import run_federation
 
-    transport = lambda timeout: GridSites(grid, timeout, register)
-    run_federation(folder, transport, name="run1", config=config)
+    connect = lambda timeout, notify: GridSites(grid, timeout, register, notify)
+    run_federation(folder, connect, name="run1", config=config)
     return folder

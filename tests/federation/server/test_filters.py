@@ -56,7 +56,7 @@ class Net:
             nonce = lambda: next(self.nonces)
             self.sites[name] = Site(plan, rows, Cache(), lambda cache: None, nonce)
 
-    def exchange(self, letters):
+    def exchange(self, letters, **limits):
         for name, letter in letters.items():
             answer = self.sites[name].handle(letter)
             if answer is None or name in self.silent:

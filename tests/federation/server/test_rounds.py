@@ -50,7 +50,7 @@ class InProcess:
         nonce = lambda: next(self.nonces)
         return Site(self.plan, rows, self.disks[name], keep, nonce)
 
-    def exchange(self, letters):
+    def exchange(self, letters, **limits):
         names = list(letters)
         self.rng.shuffle(names)
         for name in names:

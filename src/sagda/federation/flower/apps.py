@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
+from sagda.federation.events import Event, Notify, nobody
 from sagda.federation.flower.guards import guard
 from sagda.federation.flower.retry import again
 from sagda.federation.protocol.letters import (
@@ -122,13 +123,19 @@ class GridSites:
         grid: Flower's.
         timeout: seconds that an exchange may take.
         register: the keys of those who may take part; None: nothing is signed.
+        notify: is called with every introduction that is accepted or refused.
     """
 
-    def __init__(self, grid: Grid, timeout: float, register: Register | None = None):
+    def __init__(
+        self,
+        grid: Grid,
+        timeout: float,
+        register: Register | None = None,
+        notify: Notify = nobody,
+    ):
         self.grid, self.timeout, self.register = grid, timeout, register
-        self.tell: Callable[..., None] = lambda what, **details: None
+        self.notify, self.seconds = notify, timeout  # of the present exchange
         self.framing = 0
-        self.moments = False
         self.largest = FIRST  # bytes of a reply, until the run is settled
         self.threads = ThreadPoolExecutor(AT_ONCE)
         self.pulls: dict[str, Future] = {}  # by message id
@@ -139,8 +146,8 @@ class GridSites:
         self.open: dict[str, Sent] = {}  # by message id
         self.looked = -NODES
 
-    def arrivals(self) -> list[Introduction]:
-        self.greet()
+    def arrivals(self, *, moments: bool = False) -> list[Introduction]:
+        self.greet(moments)
         for _ in self.replies():
             pass
         came, self.came = self.came, []
@@ -156,7 +163,7 @@ class GridSites:
         admitted = self.register.now()
         return [name for name in names if admitted and name not in admitted]
 
-    def greet(self) -> None:
+    def greet(self, moments: bool = False) -> None:
         """Ask nodes that nobody knows who they are."""
         if time.monotonic() - self.looked < NODES:
             return
@@ -165,7 +172,7 @@ class GridSites:
         self.greeted &= self.online  # who comes back is asked again
         new = self.online - self.greeted
         self.greeted |= new
-        hello = lambda: Letter(Introduce(secrets.token_hex(16), self.moments))
+        hello = lambda: Letter(Introduce(secrets.token_hex(16), moments))
         self.push([(f"?{node}", node, hello()) for node in sorted(new)])
 
     def push(self, post: list[tuple[str, int, Letter]]) -> list[str]:
@@ -272,11 +279,11 @@ class GridSites:
             if not isinstance(note, Introduction):
                 self.greeted.discard(node)  # perhaps it can say so later
             code, text = refusal
-            self.tell(
-                "refused", name=f"node {node}", code=code, text=text, letter=letter
+            self.notify(
+                Event.REFUSED, name=f"node {node}", code=code, text=text, letter=letter
             )
             return
-        self.tell("accepted", name=note.name, phase="hello", letter=letter)
+        self.notify(Event.ACCEPTED, name=note.name, phase="hello", letter=letter)
         before = self.node.get(note.name)
         if before is not None and before != node and before in self.online:
             log.warning(
@@ -285,8 +292,16 @@ class GridSites:
         self.node[note.name] = node
         self.came.append(note)
 
-    def exchange(self, letters: Mapping[str, Letter]) -> Iterator[tuple[str, Letter]]:
+    def exchange(
+        self,
+        letters: Mapping[str, Letter],
+        *,
+        largest: int,
+        seconds: float | None = None,
+    ) -> Iterator[tuple[str, Letter]]:
         """Send each its letter; yield what comes back, until all have or time is up."""
+        self.largest = largest
+        self.seconds = self.timeout if seconds is None else seconds
         self.greet()
         post = []
         for name, letter in letters.items():
@@ -296,7 +311,7 @@ class GridSites:
             else:
                 post.append((name, node, letter))
         waiting = set(self.push(post))
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + self.seconds
         while waiting:
             for key, name, letter in self.replies():
                 waiting.discard(key)
@@ -346,14 +361,14 @@ def main(grid: Grid, context: Context) -> None:
         allow(own)
     register = None if keys is None else Register(Path(keys))
 
-    def sites(timeout: float) -> GridSites:
-        found = GridSites(grid, timeout, register)
-        guard(lambda: found.largest, lambda: found.timeout)
-        return found
+    def connect(timeout: float, notify: Notify) -> GridSites:
+        sites = GridSites(grid, timeout, register, notify)
+        guard(lambda: sites.largest, lambda: sites.seconds)
+        return sites
 
     run_federation(
         Path(folder),
-        sites,
+        connect,
         name=secrets.token_hex(8),
         config=None if config is None else Path(str(config)),
     )

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -208,16 +208,3 @@ def is_parcel(value: Any) -> bool:
 @cache
 def adapter(kind: Any) -> TypeAdapter:
     return TypeAdapter(kind)
-
-
-class Transport(Protocol):
-    """How letters travel: any order, some never."""
-
-    framing: int  # bytes beside the numbers so far, both directions
-
-    def exchange(self, letters: Mapping[str, Letter]) -> Iterator[tuple[str, Letter]]:
-        """Send each its letter; what came back before the deadline, as it comes.
-
-        Who fails is there with a `Fault`, or not at all.
-        """
-        ...

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sagda.federation.events import Event
 from sagda.federation.protocol.letters import Letter
 
 FILE = "audit.jsonl"
-HEARD = ("accepted", "refused", "joined", "left", "reset")
+HEARD = (Event.ACCEPTED, Event.REFUSED, Event.JOINED, Event.LEFT, Event.RESET)
 
 
 class Audit:
@@ -18,9 +19,9 @@ class Audit:
     def __init__(self, folder: Path):
         self.path = folder / FILE
 
-    def __call__(self, what: str, **details: Any) -> None:
-        """As the server's other listeners are told."""
-        if what not in HEARD:
+    def __call__(self, event: Event, **details: Any) -> None:
+        """Write a line for the events in `HEARD`."""
+        if event not in HEARD:
             return
         letter = details.pop("letter", None)
         if isinstance(letter, Letter) and letter.mark:
@@ -29,7 +30,7 @@ class Audit:
             for field in ("round", "ticket"):
                 if hasattr(letter.note, field):
                     details[field] = getattr(letter.note, field)
-        self.write(what, **details)
+        self.write(event.value, **details)
 
     def write(self, what: str, **details: Any) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from sagda.core import Point
+from sagda.federation.events import Event
 from sagda.federation.plan import on_host
 from sagda.federation.protocol.letters import Evaluate, Evaluated, Letter
 from sagda.federation.protocol.wire import Refused
@@ -60,14 +61,14 @@ def ask(
     size = sum(letter.bytes for letter in letters.values())
     framing = server.transport.framing
     replies = {}
-    server.tell("asked", phase="evaluate", names=sorted(names))
-    for name, letter in server.transport.exchange(letters):
+    server.notify(Event.ASKED, phase="evaluate", names=sorted(names))
+    for name, letter in server.exchange(letters):
         size += letter.bytes
         try:
             if name not in letters:
                 raise Refused("late", f"{name} was not asked this.")
             replies[name] = checked(server, spec, name, question, letter.note)
-            server.tell("accepted", name=name, phase="evaluate", letter=letter)
+            server.notify(Event.ACCEPTED, name=name, phase="evaluate", letter=letter)
         except Refused as refused:
             server.refuse(name, refused.refusal, letter)
     ledger = server.ledger.looked(size)

@@ -1,9 +1,9 @@
 """`FederatedRun`: a federation's run from its first site to the farewell."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,40 +13,24 @@ from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.data.federation import Table
 from sagda.data.scaling import scaled
+from sagda.federation.events import Event, Notify, nobody
 from sagda.federation.plan import Plan, Specs, on_host
-from sagda.federation.protocol.letters import Bye, Introduction, Letter, Transport
+from sagda.federation.protocol.letters import Bye, Introduction, Letter
 from sagda.federation.protocol.server import ServerState
 from sagda.federation.server.evaluation import evaluate
 from sagda.federation.server.rounds import FederatedRounds, first_state
 from sagda.federation.server.store import ServerStore, parts_of
 from sagda.federation.site import measure as assess
 from sagda.federation.terms import WIDEST, Options, Terms
+from sagda.federation.transport import Transport
 from sagda.problems.metrics import auc
 from sagda.runs.config import Config
 from sagda.scoring.scorer import scored
 
-AROUND = 1 << 20  # bytes of a reply beside its numbers
 RETRY = 3.0  # seconds between attempts at a round that failed
 LONG = 10  # rounds asked in vain after which a site is warned about
 PARTING = 30.0  # seconds for a farewell: nothing depends on its answer
 GRACE = 30.0  # seconds for members to come back to a server that was started again
-
-
-class Sites(Transport, Protocol):
-    """A transport that also sees who comes."""
-
-    timeout: float  # seconds that an exchange may take
-    largest: int  # bytes that an answer may have
-    moments: bool  # whether introductions are to tell the features' moments
-    tell: Callable[..., None]  # is told what happens beside exchanges
-
-    def arrivals(self) -> list[Introduction]:
-        """Who has introduced itself since the last call."""
-        ...
-
-    def barred(self, names: Iterable[str]) -> list[str]:
-        """Who of these may take part no more."""
-        ...
 
 
 class NoClients(Exception):
@@ -60,10 +44,10 @@ class FederatedRun:
         config: what is run, with one algorithm.
         options: how the federation goes about it.
         journal: the server's folder; a run that it holds goes on.
-        sites: the transport.
+        transport: carries the letters.
         name: of the run, if it is a new one.
         clock: seconds since the epoch.
-        tell: is told what happens, as (what, details).
+        notify: is called with every event.
         sleep: waits for some seconds.
     """
 
@@ -72,17 +56,16 @@ class FederatedRun:
         config: Config,
         options: Options,
         journal: ServerStore,
-        sites: Sites,
+        transport: Transport,
         *,
         name: str,
         clock: int,
-        tell: Callable[..., None] = lambda what, **details: None,
+        notify: Notify = nobody,
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.config, self.options, self.journal = config, options, journal
-        self.sites, self.name, self.clock = sites, name, clock
-        self.tell, self.sleep = tell, sleep
-        sites.tell, sites.moments = tell, False
+        self.transport, self.name, self.clock = transport, name, clock
+        self.notify, self.sleep = notify, sleep
         self.census: dict[str, Introduction] = {}
         self.gone: set[str] = set()  # who wanted to leave before the beginning
         self.here: set[str] = set()  # who has introduced itself since this start
@@ -101,7 +84,7 @@ class FederatedRun:
             server.records.append({"reset": server.book.epoch + 1})
             server.server.reset()
             reset.unlink()
-            self.tell("reset", epoch=server.book.epoch)
+            self.notify(Event.RESET, epoch=server.book.epoch)
         last = time.monotonic()
         while True:
             opened = server.book.opened or not server.algorithm.opening
@@ -121,7 +104,7 @@ class FederatedRun:
             else:
                 self.sleep(RETRY)
         self.farewell(server, list(server.book.members), "done")
-        self.tell("done", round=server.book.round)
+        self.notify(Event.DONE, round=server.book.round)
         return server
 
     # Beginning.
@@ -129,11 +112,13 @@ class FederatedRun:
     def begun(self) -> FederatedRounds:
         """A new run, once enough sites are there."""
         started = time.monotonic()
-        self.sites.moments = bool(self.config.standardise)
+        moments = bool(self.config.standardise)
         while len(self.census) < self.options.sites:
-            for site in self.sites.arrivals():
+            for site in self.transport.arrivals(moments=moments):
                 self.count(site)
-            self.tell("waiting", names=sorted(self.census), sites=self.options.sites)
+            self.notify(
+                Event.WAITING, names=sorted(self.census), sites=self.options.sites
+            )
             if time.monotonic() - started > self.options.wait:
                 raise NoClients(
                     f"{len(self.census)} of {self.options.sites} sites came within "
@@ -142,7 +127,6 @@ class FederatedRun:
             if len(self.census) < self.options.sites:
                 self.sleep(0.25)
         terms = Terms.settle(self.config, list(self.census.values()))
-        self.sites.moments = False
         self.census = {name: site.counts for name, site in self.census.items()}
         plan = terms.plan(self.name)
         book = first_state(plan, self.census)
@@ -158,7 +142,7 @@ class FederatedRun:
             self.gone.add(site.name)
         elif why := self.unfit(site, width):
             text = f"{site.name} {why}"
-            self.tell("refused", name=site.name, code="census", text=text)
+            self.notify(Event.REFUSED, name=site.name, code="census", text=text)
         else:
             self.census[site.name] = site
             self.here.add(site.name)
@@ -210,7 +194,6 @@ class FederatedRun:
         self.describe(terms, plan, first_state(plan, []))
         self.terms = terms
         self.rows = {name: site.rows for name, site in self.census.items()}
-        self.sites.largest = largest_reply(Specs.of(plan), self.rows)
         z, size = plan.start(), plan.batch_size
         self.costs: tuple[PhaseCost, ...] = cost(plan.algorithm, z, batch_size=size)
         self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
@@ -218,7 +201,7 @@ class FederatedRun:
         return FederatedRounds(
             plan,
             book,
-            self.sites,
+            self.transport,
             self.journal.save,
             terms=terms.text,
             rows=self.rows,
@@ -228,7 +211,7 @@ class FederatedRun:
             filter=options.filter,
             faulty=options.faulty,
             factor=options.norm_factor,
-            tell=self.tell,
+            notify=self.notify,
         )
 
     # Who is there.
@@ -240,18 +223,18 @@ class FederatedRun:
             self.admit(server)
             if set(server.book.members) <= self.here:
                 return
-            self.tell(
-                "waiting", names=sorted(self.here), sites=len(server.book.members)
+            self.notify(
+                Event.WAITING, names=sorted(self.here), sites=len(server.book.members)
             )
             self.sleep(0.25)
 
     def admit(self, server: FederatedRounds) -> None:
         """Sites that came since the last round join, or leave; the barred go."""
-        for name in self.sites.barred(list(server.book.members)):
+        for name in self.transport.barred(list(server.book.members)):
             server.records.append({"left": name})
             server.server.leave(name)
-            self.tell("left", name=name, why="was removed by the coordinator")
-        for site in self.sites.arrivals():
+            self.notify(Event.LEFT, name=name, why="was removed by the coordinator")
+        for site in self.transport.arrivals():
             name = site.name
             known = name in server.book.members
             self.here.add(name)
@@ -259,30 +242,34 @@ class FederatedRun:
                 if known:
                     server.records.append({"left": name})
                     server.server.leave(name)
-                    self.tell("left", name=name)
+                    self.notify(Event.LEFT, name=name)
                 self.farewell(server, [name], "left")
             elif not known:
                 why = self.terms.fits(site)
                 if site.rows > self.options.max_rows:
                     why = f"says it has {site.rows} rows, above `max_rows`"
                 if why:
-                    self.tell("refused", name=name, code="census", text=f"{name} {why}")
+                    self.notify(
+                        Event.REFUSED, name=name, code="census", text=f"{name} {why}"
+                    )
                     continue
                 self.census[name], self.rows[name] = site.counts, site.rows
                 self.journal.facts["census"] = self.stored_census
                 server.server.join(name)
-                self.tell("joined", name=name)
+                self.notify(Event.JOINED, name=name)
 
     def dismiss(self, server: FederatedRounds) -> None:
         """Sites that were silent too long go, with their memories, if so configured."""
         limit = self.options.max_absence
         for name in server.server.absent(limit or LONG):
             if limit is None:
-                self.tell("absent", name=name)
+                self.notify(Event.ABSENT, name=name)
             elif len(server.book.members) > 1:
                 server.records.append({"left": name})
                 server.server.leave(name)
-                self.tell("left", name=name, why="was silent too long and is removed")
+                self.notify(
+                    Event.LEFT, name=name, why="was silent too long and is removed"
+                )
 
     def farewell(self, server: FederatedRounds, names: list[str], reason: str) -> None:
         """Tell sites that it is over for them; the model is theirs, too."""
@@ -290,10 +277,9 @@ class FederatedRun:
         model = server.specs.point.pack(on_host(book.state.z))
         told = book.run, book.config, book.round, reason, model
         bye = Letter(Bye(*told, calibration_in(self.journal)), 0, server.terms)
-        self.sites.timeout = min(self.sites.timeout, PARTING)
-        for _ in self.sites.exchange(dict.fromkeys(names, bye)):
+        seconds = min(self.options.timeout, PARTING)
+        for _ in server.exchange(dict.fromkeys(names, bye), seconds):
             pass
-        self.sites.timeout = self.options.timeout
 
     # Measuring.
 
@@ -314,7 +300,7 @@ class FederatedRun:
         if t == self.config.rounds and None not in counts:
             noted["calibration"] = assess.calibration_of(counts)
         server.note(noted)
-        self.tell("measured", row=row)
+        self.notify(Event.MEASURED, row=row)
 
     def tested(self, server: FederatedRounds) -> dict[str, float]:
         """The test rows that the server has itself."""
@@ -328,12 +314,6 @@ class FederatedRun:
         else:
             scores = np.asarray(problem.score(z.x, rows))
         return {"auc_test": auc(scores, np.asarray(self.test.label))}
-
-
-def largest_reply(specs: Specs, rows: Mapping[str, int]) -> int:
-    """Bytes: a phase's reply or counts of every row's score, and what is around."""
-    phases = max(spec.bytes for spec in specs.up.values())
-    return AROUND + 2 * max(phases, specs.point.bytes) + 64 * max(rows.values())
 
 
 def rows_of(journal: ServerStore) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ import safetensors.numpy
 from sagda import durable
 from sagda.check import BadKind, BadValue
 from sagda.core import Point
+from sagda.federation.events import Event
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.federated_run import (
     FederatedRun,
     NoClients,
-    Sites,
     calibration_in,
     rows_of,
 )
@@ -26,6 +26,7 @@ from sagda.federation.server.rounds import FederatedRounds
 from sagda.federation.server.status import Status
 from sagda.federation.server.store import ServerStore
 from sagda.federation.terms import read_terms, write_terms
+from sagda.federation.transport import Connect
 from sagda.runs.card import write_card
 from sagda.runs.folder import history_csv, summary_of
 from sagda.runs.model_file import model_arrays
@@ -58,7 +59,7 @@ class FederatedOutcome(NamedTuple):
 
 def run_federation(
     folder: Path,
-    sites: Callable[[float], Sites],
+    connect: Connect,
     *,
     name: str,
     config: Path | None = None,
@@ -67,7 +68,7 @@ def run_federation(
 
     Args:
         folder: the run folder.
-        sites: makes the transport for exchanges of so many seconds.
+        connect: makes the transport.
         name: of the run, if it is a new one.
         config: the file to take where the folder has none yet.
     """
@@ -81,19 +82,19 @@ def run_federation(
         status = Status(home, chosen.rounds, options.sites)
         audit = Audit(home)
 
-        def tell(what: str, **details: Any) -> None:
-            audit(what, **details)
-            status(what, **details)
+        def notify(event: Event, **details: Any) -> None:
+            audit(event, **details)
+            status(event, **details)
 
         try:
             conductor = FederatedRun(
                 chosen,
                 options,
                 ServerStore(home),
-                sites(options.timeout),
+                connect(options.timeout, notify),
                 name=name,
                 clock=int(time.time()),
-                tell=tell,
+                notify=notify,
             )
             server = conductor.run(home / RESET)
             write_results(folder, conductor, server)

@@ -1,7 +1,7 @@
 """`FederatedRounds`: the server's part, round by round, over the protocol's machine."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,15 +10,18 @@ import numpy as np
 
 from sagda.core import Phase, run_round
 from sagda.federation import filters
+from sagda.federation.events import Event, Notify, nobody
 from sagda.federation.plan import Plan, Specs, added, on_host, phase_of
-from sagda.federation.protocol.letters import Fault, Letter, Transport
+from sagda.federation.protocol.letters import Fault, Letter
 from sagda.federation.protocol.messages import Mismatch, Refusal, Reply
 from sagda.federation.protocol.server import Member, ServerProtocol, ServerState
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server.traffic import Traffic
+from sagda.federation.transport import Transport
 from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 
+AROUND = 1 << 20  # bytes of an answer that are not arrays
 Record = dict[str, Any]
 # Refusals that only a false answer gets: fewer liars are left for a filter to find.
 POISON = (
@@ -42,6 +45,13 @@ def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
     return ServerState(plan.run, plan.config, 0, 0, state, members, ledger=Traffic())
 
 
+def largest_answer(specs: Specs, rows: Mapping[str, int]) -> int:
+    """Bytes: a phase's reply or the counts of every row's score, and the framing."""
+    phases = max(spec.bytes for spec in specs.up.values())
+    rows_of_largest = max(rows.values(), default=0)
+    return AROUND + 2 * max(phases, specs.point.bytes) + 64 * rows_of_largest
+
+
 def floats(tree: Any) -> list[np.ndarray]:
     arrays = [np.asarray(a) for a in jax.tree.leaves(tree)]
     return [a for a in arrays if a.dtype.kind == "f"]
@@ -63,7 +73,7 @@ class FederatedRounds:
         filter: which answers are believed: see `sagda.federation.filters`.
         faulty: how many may be false, for multi-krum.
         factor: times the usual length that an answer may have.
-        tell: is told what happens, as (what, details).
+        notify: is called with every event.
     """
 
     def __init__(
@@ -81,11 +91,11 @@ class FederatedRounds:
         filter: str = "none",
         faulty: int = 0,
         factor: float = 30.0,
-        tell: Callable[..., None] = lambda what, **details: None,
+        notify: Notify = nobody,
     ):
         plan.check()
         self.plan, self.specs, self.transport = plan, Specs.of(plan), transport
-        self.terms, self.rows, self.tell = terms, rows or {}, tell
+        self.terms, self.rows, self.notify = terms, rows or {}, notify
         self.min_clients, self.bound = min_clients, bound
         self.filter, self.faulty, self.factor = filter, faulty, factor
         self.algorithm = plan.algorithm
@@ -183,13 +193,13 @@ class FederatedRounds:
                 if self.stateful:
                     members = self.server.renewed(last)
             if not all(np.isfinite(a).all() for a in floats((state, members))):
-                self.tell("diverged", round=t)
+                self.notify(Event.DIVERGED, round=t)
                 raise TooFew
         except TooFew:
             self.server.abandon()
             self.failed += 1
             self.ledger = self.ledger.lose()
-            self.tell("abandoned", round=t)
+            self.notify(Event.ABANDONED, round=t)
             return False
         if self.algorithm.mean is not None:
             state = state._replace(**{self.algorithm.mean: None})
@@ -206,7 +216,7 @@ class FederatedRounds:
         )
         self.failed, rounds = 0, 0 if opening else 1
         self.server.commit(on_host(state), members, rounds, self.ledger)
-        self.tell("committed", round=self.book.round, accepted=accepted_in)
+        self.notify(Event.COMMITTED, round=self.book.round, accepted=accepted_in)
         return True
 
     def cohort(self, phase: Phase) -> list[str]:
@@ -233,7 +243,7 @@ class FederatedRounds:
                     number = self.book.members[name].number
                     told = told._replace(together=self.min_clients)
                     letters[name] = Letter(told, number, self.terms)
-            self.tell("asked", phase=phase, names=sorted(letters))
+            self.notify(Event.ASKED, phase=phase, names=sorted(letters))
             for name, letter in self.counted(phase, letters):
                 note = letter.note
                 if isinstance(note, Reply | Mismatch):
@@ -245,7 +255,7 @@ class FederatedRounds:
                     refusal = Refusal("format", f"{name} answered with a {kind}.")
                 if refusal is None:
                     self.ledger = self.ledger.replied(phase)
-                    self.tell("accepted", name=name, phase=phase, letter=letter)
+                    self.notify(Event.ACCEPTED, name=name, phase=phase, letter=letter)
                 else:
                     self.refuse(name, refusal, letter)
                     if refusal.code in POISON:
@@ -280,17 +290,24 @@ class FederatedRounds:
     def refuse(self, name: str, refusal: Refusal, letter: Letter | None = None) -> None:
         self.ledger = self.ledger.refuse(refusal.code)
         code, text = refusal
-        self.tell("refused", name=name, code=code, text=text, letter=letter)
+        self.notify(Event.REFUSED, name=name, code=code, text=text, letter=letter)
 
     def counted(self, phase: str, letters: Mapping[str, Letter]) -> Iterable[Any]:
         """An exchange, with what it sends and brings in the ledger."""
         framing = self.transport.framing
         for name, letter in letters.items():
             self.ledger = self.ledger.sent(phase, letter.bytes, self.rows.get(name, 0))
-        for name, letter in self.transport.exchange(letters):
+        for name, letter in self.exchange(letters):
             self.ledger = self.ledger.came(letter.bytes)
             yield name, letter
         self.ledger = self.ledger.framed(self.transport.framing - framing)
+
+    def exchange(
+        self, letters: Mapping[str, Letter], seconds: float | None = None
+    ) -> Iterator[tuple[str, Letter]]:
+        """Send letters through the transport, which bounds the answers' size."""
+        largest = largest_answer(self.specs, self.rows)
+        return self.transport.exchange(letters, largest=largest, seconds=seconds)
 
     # Means.
 

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sagda.federation.events import Event
+
 FILE = "status.json"
 
 
@@ -32,8 +34,8 @@ class Status:
         self.first: int | None = None
         self.write()
 
-    def __call__(self, what: str, **details: Any) -> None:
-        getattr(self, f"on_{what}")(**details)
+    def __call__(self, event: Event, **details: Any) -> None:
+        getattr(self, f"on_{event.value}")(**details)
         self.write()
 
     def write(self) -> None:

@@ -1,6 +1,6 @@
 """What a server's files prove: the invariant, and the run computed anew."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from sagda.check import BadValue
 from sagda.core import Phase
 from sagda.federation.plan import Plan, Specs, on_host
 from sagda.federation.protocol.client import Cache
-from sagda.federation.protocol.letters import Letter
+from sagda.federation.protocol.letters import Introduction, Letter
 from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
 from sagda.federation.server.results import SERVER
@@ -152,12 +152,24 @@ class RepeatedTransport:
             self.sites[name] = Site(self.kept.plan, rows, Cache(), save, self.nonce)
         return self.sites[name]
 
-    def exchange(self, letters: Mapping[str, Letter]) -> Iterator[tuple[str, Letter]]:
+    def exchange(
+        self,
+        letters: Mapping[str, Letter],
+        *,
+        largest: int,
+        seconds: float | None = None,
+    ) -> Iterator[tuple[str, Letter]]:
         for name, letter in letters.items():
             if name in self.allowed[letter.note.phase]:
                 answer = self.site(name).handle(letter)
                 if answer is not None:
                     yield name, answer
+
+    def arrivals(self, *, moments: bool = False) -> list[Introduction]:
+        return []
+
+    def barred(self, names: Iterable[str]) -> list[str]:
+        return []
 
 
 class Repeated(FederatedRounds):
