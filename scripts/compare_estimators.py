@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import sagda
-from sagda.data.scaling import Scaling, scaled
+from sagda.data.recipe import Scaling, scaled
 from sagda.estimators.tuning import local_rate
 
 

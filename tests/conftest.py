@@ -7,7 +7,7 @@ import pytest
 
 import sagda
 from sagda.data.federation import Federation
-from sagda.models import OWN
+from sagda.models.user_code import OWN
 from support import ROOT, uneven_table
 
 CACHE = ROOT / ".pytest_cache" / "jax"

@@ -10,9 +10,9 @@ import pytest
 
 import sagda
 from sagda.check import BadValue
-from sagda.data.array_files import read_encoded
 from sagda.data.datasets import from_frame
 from sagda.data.encoding import MOST, Encoding
+from sagda.data.readers import read_encoded
 
 CSV = """age,city,ward,outcome,site
 30,Ulm,1,yes,north

@@ -16,7 +16,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import estimator_checks
 
 import sagda
-from sagda.data.scaling import FeatureMoments, Scaling
+from sagda.data.recipe import FeatureMoments, Scaling
 from sagda.estimators import FederatedAUCClassifier, FederatedDROClassifier
 from sagda.estimators.clients import bucket
 from sagda.scoring.calibration import calibrated

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda import models
 from sagda.check import BadValue
 from sagda.commands.main import main
+from sagda.models import user_code
 from support import flat, uneven_table
 
 
@@ -26,7 +26,7 @@ def short_run(problem, clients, **options):
 
 @pytest.mark.slow
 def test_a_pair_of_functions_is_a_model(clients):
-    linear = models.Linear(4)
+    linear = sagda.Linear(4)
     pair = linear.init, linear.apply
     one = short_run(sagda.AUC.of(clients), clients)
     two = short_run(sagda.AUC.of(clients, pair), clients)
@@ -101,7 +101,7 @@ def number(features):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(models, "OWN", {})
+    monkeypatch.setattr(user_code, "OWN", {})
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "nets.py").write_text(NETS)
     rows = ["a,b,label", *(f"{i},{i * i % 7},{i % 2}" for i in range(40))]
@@ -121,14 +121,14 @@ def test_a_model_of_ones_own_code_from_the_command(here, capsys, monkeypatch):
     assert json.loads((here / "out/recipe.json").read_text())["model"] == "nets.py:make"
     assert main(["predict", "out", "rows.csv", "--out", "scores.csv"]) == 0
     # In another process nobody has named the file yet.
-    monkeypatch.setattr(models, "OWN", {})
+    monkeypatch.setattr(user_code, "OWN", {})
     capsys.readouterr()
     assert main(["resume", "out"]) == 2
     said = capsys.readouterr().err
     assert "is code that is run only if you name its file" in said
     assert main(["predict", "out", "rows.csv"]) == 2
     assert main(["resume", "out", "--model", "code/nets.py:make"]) == 0
-    monkeypatch.setattr(models, "OWN", {})
+    monkeypatch.setattr(user_code, "OWN", {})
     assert main(["predict", "out", "rows.csv", "--model", "code/nets.py:make"]) == 0
 
 

@@ -18,7 +18,7 @@ from sagda.algorithms import trace as traced
 from sagda.check import BadValue
 from sagda.keys import key_of, root_key
 from sagda.methods import stack
-from sagda.models import row_by_row
+from sagda.models.networks import row_by_row
 from sagda.simulator.cohort import choose, cohort_of
 from sagda.simulator.evaluator import EvaluatedState, Evaluator, evaluate
 from sagda.simulator.lanes import StackedRuns

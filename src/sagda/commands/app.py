@@ -88,7 +88,7 @@ def merged(
 
 def allowed(model: str, beside: Path | None = None) -> str:
     """The name of a model of the user's code, which may be run from here on."""
-    from sagda.models import allow
+    from sagda.models.user_code import allow
 
     return allow(model, beside)
 

@@ -134,7 +134,7 @@ def judge(config: configs.Config, folder: Path) -> None:
     if config.grid:
         return
     base.start_jax()
-    from sagda.models import is_own
+    from sagda.models.user_code import is_own
     from sagda.report.theory_section import write_standing
 
     if is_own(config.model):

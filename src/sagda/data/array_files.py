@@ -1,15 +1,8 @@
-"""Readers for files of one's own; a mistake in a file is named with its line.
+"""Files of plain arrays: NPZ, folders of mapped columns, and LIBSVM.
 
-| ending                                | format |
-|---------------------------------------|--------|
-| `.csv`, `.parquet`                    | named columns of numbers and categories; any may be the label or the client |
-| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
-| a folder of those                     | one file, or one folder of files, for every client, which has its name |
-| a folder of columns                   | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
-| `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
-
-LIBSVM files may be packed (`.bz2`, `.gz`).
-"""  # noqa: E501 - the table reads better unbroken
+Their columns have no names, so their features are numbers already. `readers.py` decides
+which function reads a file, and reads files whose columns have names.
+"""
 
 import bz2
 import gzip
@@ -22,61 +15,8 @@ from typing import Any
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.data.encoding import LARGEST, Encoding, check_missing
+from sagda.data.encoding import LARGEST, check_missing
 from sagda.data.federation import Table, first_not_finite
-from sagda.data.readers import CLIENT, is_clients, read_source, table_from
-
-LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
-
-
-def read_encoded(
-    path: Path,
-    label: str | None,
-    client: str | None,
-    *,
-    features: int | None = None,
-    categorical: tuple[str, ...] = (),
-    encoding: Encoding | None = None,
-    numeric: bool = False,
-    unused: str | None = None,
-) -> tuple[Table, Encoding | None]:
-    """The table, and where columns have names, how its features were made of them.
-
-    Args:
-        path: the file or folder.
-        label: the column of labels; None where a prediction needs none.
-        client: the column of clients, if any.
-        features: d, for a LIBSVM file that may lack the last features.
-        categorical: columns of numbers that are categories.
-        encoding: makes the features as for an earlier table.
-        numeric: whether columns of texts are refused, as where sites that do not see
-            each other's rows cannot agree on the values of a category.
-        unused: a column that is no feature, if it is there.
-    """
-    if not path.exists():
-        raise BadValue(f"data file {path} does not exist.")
-    packed = path.suffix.lower() in (".bz2", ".gz")
-    suffix = (path.with_suffix("").suffix if packed else path.suffix).lower()
-    if is_clients(path) or (suffix in (".csv", ".parquet") and not packed):
-        if is_clients(path):
-            client = client or CLIENT
-        own = {"categorical": categorical, "encoding": encoding, "numeric": numeric}
-        source = read_source(path)
-        return table_from(source, label, client, **own, unused=unused)
-    if categorical or encoding:
-        raise BadValue(
-            f"{path} must be a CSV or Parquet file, whose columns have names."
-        )
-    if path.is_dir():
-        return read_folder(path, label, client), None
-    if suffix == ".npz" and not packed:
-        return read_npz(path, label, client), None
-    if suffix in LIBSVM:
-        return read_libsvm(path, client, features), None
-    raise BadValue(
-        f"data file {path} must end in .csv, .parquet, .npz or .libsvm (or .svm, "
-        ".svmlight, .t, packed or not) to show its format."
-    )
 
 
 def _number(cell: str, where: str) -> float:

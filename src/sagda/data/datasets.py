@@ -12,11 +12,10 @@ import numpy as np
 
 from sagda import check
 from sagda.check import BadKind, BadValue
-from sagda.data.array_files import read_encoded
 from sagda.data.encoding import Encoding
 from sagda.data.federation import Table
 from sagda.data.mnist import read_mnist
-from sagda.data.readers import read_frame, table_from
+from sagda.data.readers import read_encoded, read_frame, table_from
 from sagda.keys import generator
 
 

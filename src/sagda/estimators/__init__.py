@@ -1,6 +1,8 @@
 """Estimators in scikit-learn's manner, trained over clients."""
 
-from sagda.estimators.auc import FederatedAUCClassifier
-from sagda.estimators.dro import FederatedDROClassifier
+from sagda.estimators.classifiers import (
+    FederatedAUCClassifier,
+    FederatedDROClassifier,
+)
 
 __all__ = ["FederatedAUCClassifier", "FederatedDROClassifier"]

@@ -21,7 +21,7 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation
-from sagda.data.scaling import FeatureMoments, Scaling
+from sagda.data.recipe import FeatureMoments, Scaling
 from sagda.estimators.clients import (
     check_size,
     client_labels,

@@ -10,12 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sagda import check, durable
 from sagda.check import BadValue
 from sagda.data.encoding import Encoding
-from sagda.data.recipe import Recipe
-from sagda.data.scaling import FeatureMoments, Scaling
+from sagda.data.recipe import FeatureMoments, Recipe, Scaling
 from sagda.federation.filters import COORDINATES, FILTERS, least
 from sagda.federation.plan import Plan
 from sagda.federation.protocol.letters import Introduction
-from sagda.models import OWN, allow, is_own, model_of
+from sagda.models.user_code import OWN, allow, is_own, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem

@@ -11,7 +11,7 @@ from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, share_of_positives
 from sagda.keys import Key
-from sagda.models import Linear
+from sagda.models.networks import Linear
 from sagda.problems.logistic import Logistic, scorer_for
 from sagda.problems.losses import softplus
 from sagda.problems.sets import Ball, ConvexSet

@@ -12,7 +12,8 @@ from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, Table
 from sagda.keys import Key, key_of, root_key
-from sagda.models import MLP, Generator, Model
+from sagda.models import Model
+from sagda.models.networks import MLP, Generator
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
 from sagda.problems.judge import DigitClassifier, frechet

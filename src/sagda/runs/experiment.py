@@ -9,10 +9,9 @@ from sagda.check import BadValue
 from sagda.data.datasets import DATASETS, Dataset, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
-from sagda.data.recipe import Recipe
-from sagda.data.scaling import Scaling, scaled
+from sagda.data.recipe import Recipe, Scaling, scaled
 from sagda.methods import Method
-from sagda.models import check_model, model_of
+from sagda.models.user_code import check_model, model_of
 from sagda.problems import PROBLEMS
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic

@@ -13,7 +13,7 @@ from sagda.check import BadValue
 from sagda.data.datasets import binary
 from sagda.data.federation import Table
 from sagda.data.recipe import Recipe
-from sagda.models import allow, model_of
+from sagda.models.user_code import allow, model_of
 from sagda.problems.agnostic import Agnostic
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem, shape_of

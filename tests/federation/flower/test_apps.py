@@ -13,7 +13,7 @@ import sagda
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
-from sagda.data.scaling import Scaling, scaled
+from sagda.data.recipe import Scaling, scaled
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server import federated_run as conducting
@@ -21,7 +21,7 @@ from sagda.federation.server import verify as replays
 from sagda.federation.server.federated_run import NoClients, rows_of
 from sagda.federation.server.store import ServerStore
 from sagda.federation.site.folder import LEAVING, MODEL, SiteFolder
-from sagda.models import model_of
+from sagda.models.user_code import model_of
 from sagda.runs.config import Config
 from sagda.runs.experiment import method_of
 from sagda.runs.results import read_results

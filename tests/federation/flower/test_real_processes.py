@@ -17,7 +17,7 @@ import sagda
 from sagda.federation.flower import processes
 from sagda.federation.flower.demo import demo
 from sagda.federation.server.status import read_status
-from sagda.models import allow, model_of
+from sagda.models.user_code import allow, model_of
 from sagda.runs.config import Config
 from sagda.runs.experiment import method_of
 from sagda.runs.results import read_results

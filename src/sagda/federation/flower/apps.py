@@ -40,7 +40,7 @@ from sagda.federation.protocol.wire import Part, Refused
 from sagda.federation.server.results import FOLDER, OWN, REGISTER, run_federation
 from sagda.federation.site.folder import SiteFolder
 from sagda.federation.trust.site_keys import NAME, Register
-from sagda.models import allow
+from sagda.models.user_code import allow
 from sagda.simulator.devices import keep_programs
 
 POLL = 0.25  # seconds between looks for replies

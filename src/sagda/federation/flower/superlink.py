@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sagda import durable, models, network
+from sagda import durable, network
 from sagda.check import BadValue
 from sagda.federation.flower import processes
 from sagda.federation.flower.app_config import APP
@@ -19,6 +19,7 @@ from sagda.federation.server.results import FOLDER, OWN, REGISTER, RESET, SERVER
 from sagda.federation.server.status import FILE, read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import PUBLIC, Register
+from sagda.models import user_code
 
 ENROLLED = "enrolled.json"  # the fingerprints that the SuperLink has
 LATER = 10.0  # seconds until what went wrong there is tried again
@@ -70,7 +71,7 @@ class SuperLinkProcess:
         network.check_port("--port", self.host, self.port)
         command = [processes.program("flower-superlink")]
         environment = {FOLDER: str(self.folder.resolve())}
-        for name, path in models.OWN.items():
+        for name, path in user_code.OWN.items():
             environment[OWN] = f"{path}:{name.rpartition(':')[2]}"
         secure = "insecure = true"
         if self.keys is None:

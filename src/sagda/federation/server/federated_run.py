@@ -12,7 +12,7 @@ from sagda.algorithms.costs import PhaseCost, cost
 from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.data.federation import Table
-from sagda.data.scaling import scaled
+from sagda.data.recipe import scaled
 from sagda.federation.events import Event, Notify, nobody
 from sagda.federation.plan import Plan, Specs, on_host
 from sagda.federation.protocol.letters import Bye, Introduction, Letter

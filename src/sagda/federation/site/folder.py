@@ -13,11 +13,12 @@ import safetensors.numpy
 
 from sagda import check, durable
 from sagda.check import BadValue
-from sagda.data.array_files import read_encoded, read_folder
+from sagda.data.array_files import read_folder
 from sagda.data.datasets import number
 from sagda.data.encoding import Encoding
 from sagda.data.federation import Federation, Table
-from sagda.data.scaling import FeatureMoments, Scaling, scaled
+from sagda.data.readers import read_encoded
+from sagda.data.recipe import FeatureMoments, Scaling, scaled
 from sagda.federation.plan import Plan, Specs
 from sagda.federation.protocol.letters import (
     Bye,
@@ -33,7 +34,7 @@ from sagda.federation.site.cache import SiteCacheFile
 from sagda.federation.site.site import Site
 from sagda.federation.terms import Terms
 from sagda.federation.trust.site_keys import Signer, check_name
-from sagda.models import allow, is_own
+from sagda.models.user_code import allow, is_own
 from sagda.scoring.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"

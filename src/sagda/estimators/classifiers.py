@@ -1,0 +1,99 @@
+"""The two classifiers: by AUC for imbalanced classes, and by robust logistic loss.
+
+Each says which problem it solves and which of x's entries score a row. All the rest,
+from input checks to calibration, is in `base.py`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sagda.data.federation import Federation
+from sagda.estimators.base import FederatedClassifier
+from sagda.problems.auc import AUC
+from sagda.problems.dro import DRO
+
+
+class FederatedAUCClassifier(FederatedClassifier):
+    """A linear score that maximises the AUC over clients' rows, which stay with them.
+
+    It suits imbalanced classes, and clients that have rows of one class only.
+
+    Args:
+        algorithm: what trains, by its name in `sagda list`.
+        rates: `auto` chooses the local rate by a short sweep, `advice` those of x and y
+            by one around the theorems' scale; or a local rate, or a pair of a local and
+            a server rate, each one number or a pair for x and y.
+        local_steps: K, the steps of a client between exchanges.
+        rounds: T.
+        cohort: m, the clients of a round; all of them if None.
+        batch_size: rows of a stochastic gradient; all of a client's if None.
+        standardise: give every feature mean zero and deviation one, from sums that
+            clients add up.
+        warm_start: go on from the last fit.
+        random_state: of the start and the samples.
+
+    Examples:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(200, 3))
+        >>> y = np.where(X[:, 0] + 0.1 * rng.normal(size=200) > 1, "ill", "well")
+        >>> site = np.where(y == "ill", "clinic", "practice")
+        >>> model = FederatedAUCClassifier(rounds=50, random_state=0)
+        >>> model.fit(X, y, client=site).score(X, y) > 0.95
+        True
+    """
+
+    def _problem(self, federation: Federation) -> AUC:
+        return AUC.of(federation)
+
+    def _weights(self, x: Any) -> np.ndarray:
+        return x.model
+
+
+class FederatedDROClassifier(FederatedClassifier):
+    """Distributionally robust logistic regression over clients.
+
+    y weighs the rows: those with a large loss count more, as far as `pull` lets them.
+
+    Args:
+        pull: how strongly the weights are held at 1/n: the modulus in y; small values
+            mind the hardest rows more.
+        algorithm, rates, local_steps, rounds, cohort, batch_size, standardise,
+            warm_start, random_state: as for `FederatedAUCClassifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        pull: float = 1.0,
+        algorithm: str = "sagda-i",
+        rates: Any = "auto",
+        local_steps: int = 10,
+        rounds: int = 200,
+        cohort: int | None = None,
+        batch_size: int | None = 32,
+        standardise: bool = True,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        super().__init__(
+            algorithm=algorithm,
+            rates=rates,
+            local_steps=local_steps,
+            rounds=rounds,
+            cohort=cohort,
+            batch_size=batch_size,
+            standardise=standardise,
+            warm_start=warm_start,
+            random_state=random_state,
+        )
+        self.pull = pull
+
+    def _problem(self, federation: Federation) -> DRO:
+        n = federation.widest
+        features = federation.data.features.shape[1]
+        return DRO(features, n, lambda_1=self.pull / n**2)
+
+    def _weights(self, x: Any) -> np.ndarray:
+        return x

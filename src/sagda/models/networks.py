@@ -1,0 +1,193 @@
+"""Models in JAX: a linear score, and networks made of equinox modules.
+
+Their parameters are a pytree, and everything else shapes the compiled program.
+PyTorch modules are in `sagda.models.torch`.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sagda import check
+from sagda.algorithms.trace import have_room
+from sagda.check import BadValue
+from sagda.core import PyTree
+from sagda.keys import Key
+
+
+@dataclass(frozen=True)
+class Linear:
+    """h_x(a) = <x, a>, without intercept, started at 0.1 N(0, I)."""
+
+    features: int
+
+    def init(self, key: Key) -> jax.Array:
+        return 0.1 * jax.random.normal(key, (self.features,))
+
+    def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
+        return features @ parameters
+
+
+# Rows that go through a network together where all of them have no room.
+BLOCK = 1024
+
+
+def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
+    """`module` of every row: of all at once or, where its layers make too much of so
+    many, of some at a time, also on the way back."""
+    if len(rows) <= BLOCK or len(rows) <= have_room(module, rows[0]):
+        return jax.vmap(module)(rows)
+    again = jax.checkpoint(lambda row: module(row))
+    return jax.lax.map(again, rows, batch_size=BLOCK)
+
+
+class Network(abc.ABC):
+    """An equinox module of one row as a model.
+
+    Its inexact arrays are the parameters; the rest stays in the program. A module that
+    returns shape `(1,)` or `()` will do.
+    """
+
+    @abc.abstractmethod
+    def build(self, key: Key) -> Any:
+        """The module, started by `key`."""
+
+    frozen: tuple[str, ...] = ()  # what is not trained, such as ("layers.0",)
+
+    def init(self, key: Key) -> PyTree:
+        import equinox as eqx
+
+        module = self.build(key)
+        return eqx.filter(module, self.trained(module))
+
+    def trained(self, module: Any) -> Any:
+        """Which leaves of the module are parameters."""
+        import equinox as eqx
+
+        name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
+        under = lambda path, part: f"{name(path)}.".startswith(f"{part}.")
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(module)]
+        for part in self.frozen:
+            if not any(under(path, part) for path in paths):
+                names = ", ".join(dict.fromkeys(name(path) for path in paths))
+                raise BadValue(
+                    f"`frozen` must name parts of the module, found no {part!r} among "
+                    f"{names}."
+                )
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: (
+                eqx.is_inexact_array(leaf)
+                and not any(under(path, part) for part in self.frozen)
+            ),
+            module,
+        )
+
+    def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
+        """What the module returns, row by row."""
+        import equinox as eqx
+
+        # Arrays of parameters made here are not used, and so never computed.
+        module = self.build(jax.random.key(0))
+        _, fixed = eqx.partition(module, self.trained(module))
+        return row_by_row(eqx.combine(parameters, fixed), features)
+
+    def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
+        return self.outputs(parameters, features).reshape(len(features))
+
+
+@dataclass(frozen=True)
+class Equinox(Network):
+    """Your own module: `make(key)` builds it.
+
+    Args:
+        make: a function of a key that builds the module.
+        frozen: parts that stay as `make` builds them with key 0, whatever the seed,
+            named as in ("layers.0",).
+    """
+
+    make: Any
+    frozen: tuple[str, ...] = ()
+
+    def build(self, key: Key) -> Any:
+        return self.make(key)
+
+
+@dataclass(frozen=True)
+class MLP(Network):
+    """A perceptron with `depth` hidden layers of `width` units."""
+
+    features: int
+    width: int = 64
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("features", "width", "depth"):
+            check.integer(name, getattr(self, name), low=1)
+
+    def build(self, key: Key) -> Any:
+        import equinox as eqx
+
+        return eqx.nn.MLP(self.features, "scalar", self.width, self.depth, key=key)
+
+
+@dataclass(frozen=True)
+class Generator(Network):
+    """A perceptron from noise to rows with entries in (0, 1), dark at the start."""
+
+    latent: int
+    features: int
+    width: int = 64
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("latent", "features", "width", "depth"):
+            check.integer(name, getattr(self, name), low=1)
+
+    def build(self, key: Key) -> Any:
+        import equinox as eqx
+
+        return eqx.nn.MLP(
+            self.latent,
+            self.features,
+            self.width,
+            self.depth,
+            final_activation=lambda a: jax.nn.sigmoid(a - 2),
+            key=key,
+        )
+
+
+@dataclass(frozen=True)
+class CNN(Network):
+    """Two convolutions of stride 2 and a linear layer, for square grey pictures."""
+
+    features: int
+    channels: int = 8
+
+    def __post_init__(self) -> None:
+        check.integer("features", self.features, low=16)
+        check.integer("channels", self.channels, low=1)
+        if math.isqrt(self.features) ** 2 != self.features:
+            raise BadValue(
+                "`features` must be the pixels of a square picture for a CNN, got "
+                f"{self.features}."
+            )
+
+    def build(self, key: Key) -> Any:
+        import equinox as eqx
+
+        side, wide = math.isqrt(self.features), self.channels
+        rest = ((side + 1) // 2 + 1) // 2  # after two strides of 2
+        first, second, last = jax.random.split(key, 3)
+        layers = [
+            eqx.nn.Lambda(lambda row: row.reshape(1, side, side)),
+            eqx.nn.Conv2d(1, wide, 3, stride=2, padding=1, key=first),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Conv2d(wide, 2 * wide, 3, stride=2, padding=1, key=second),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Lambda(lambda maps: maps.reshape(-1)),
+            eqx.nn.Linear(2 * wide * rest**2, "scalar", key=last),
+        ]
+        return eqx.nn.Sequential(layers)
