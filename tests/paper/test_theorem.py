@@ -331,7 +331,7 @@ def test_rates_that_diverge_are_named():
     assert found.given.error == math.inf
     assert math.isfinite(found.best.error)
     from sagda.report.terminal_theory import practical
-    from sagda.theory.advice import practised
+    from sagda.theory.advice import practice_facts
 
     assert "given rates diverged" in practical(found)
-    assert practised(found)["given"]["grad_phi_sq"] is None
+    assert practice_facts(found)["given"]["grad_phi_sq"] is None

@@ -1,4 +1,4 @@
-"""Conditions, bounds and rates against the paper's text, worked out once more here."""
+"""Conditions, bounds and rates against the paper's formulas, written out again here."""
 
 import json
 import math
@@ -18,12 +18,14 @@ from sagda.theory import (
     binding,
     bound,
     caveats,
+    check_conditions,
     estimate,
-    judged,
     rates,
     rounds_to,
 )
-from sagda.theory.constants import beyond
+from sagda.theory.constants import not_covered
+from sagda.theory.table1 import TABLE
+from support import ROOT
 
 METHODS = ("sagda-i", "sagda-ii", "fsgda")
 SETS = [
@@ -94,13 +96,13 @@ def differences(method, reading, c, s, e):
 def test_conditions_are_the_papers(method, reading):
     for c, s in SETS:
         for e in STEPS:
-            found = judged(method, c, s, e, reading)
+            found = check_conditions(method, c, s, e, reading)
             expected = differences(method, reading, c, s, e)
-            for verdict, difference in zip(found, expected, strict=True):
-                left, right = verdict.slack
+            for check, difference in zip(found, expected, strict=True):
+                left, right = check.slack
                 scale = abs(left) + abs(right)
                 assert left - right == pytest.approx(difference, abs=1e-12 * scale)
-                assert verdict.slack.holds == (difference >= 0)
+                assert check.slack.holds == (difference >= 0)
 
 
 def right_hand_side(method, reading, c, s, e):
@@ -164,10 +166,10 @@ def test_equal_effective_rates_never_satisfy_the_theory():
         for c, s in SETS:
             for rate in (1e-6, 1e-3, 0.1):
                 e = Steps(rate, rate)
-                verdict = judged(method, c, s, e)[-1]
-                assert verdict.condition.name == "y"
-                assert not verdict.slack.holds
-                assert verdict.slack.left < 0
+                check = check_conditions(method, c, s, e)[-1]
+                assert check.condition.name == "y"
+                assert not check.slack.holds
+                assert check.slack.left < 0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -175,9 +177,9 @@ def test_the_best_rates_are_feasible_and_nothing_near_is_better(method):
     for c, s in SETS:
         e = rates.best(method, c, s)
         here = bound(method, c, s, e).total
-        verdicts = judged(method, c, s, e)
-        assert all(verdict.slack.holds for verdict in verdicts)
-        assert 0 <= binding(verdicts).slack.room < 1
+        checks = check_conditions(method, c, s, e)
+        assert all(check.slack.holds for check in checks)
+        assert 0 <= binding(checks).slack.margin < 1
         cap = rates.largest_server_rate(s)
         for other in rates.neighbours(e):
             if rates.feasible(method, c, s, other, "proof", cap):
@@ -225,7 +227,8 @@ def test_most_local_steps_is_the_last_that_holds():
     e = Steps(1e-6, 1e-3)
     K = rates.most_local_steps("fsgda", c, s, e)
     holds = lambda K: all(
-        v.slack.holds for v in judged("fsgda", c, s._replace(local_steps=K), e)
+        v.slack.holds
+        for v in check_conditions("fsgda", c, s._replace(local_steps=K), e)
     )
     assert K >= 1
     assert holds(K)
@@ -280,7 +283,7 @@ def test_one_local_step_divides_by_nothing():
     """K - 1 = 0 in the first condition."""
     for method in METHODS:
         c, s = SETS[1]
-        first = judged(method, c, s, Steps(5.0, 5.0))[0]
+        first = check_conditions(method, c, s, Steps(5.0, 5.0))[0]
         assert first.slack == (1.0, 0.0)
         assert rates.best(method, c, s).x > 0
 
@@ -390,12 +393,12 @@ def test_mu_without_concavity_is_by_the_inequality():
     assert 1 / 32 <= found.mu.value < 8
 
 
-def test_problems_with_constraints_are_beyond_the_theorems():
+def test_problems_with_constraints_are_not_covered():
     rows = sagda.load("a9a").train
     clients = sagda.partition(rows, "iid", clients=3, samples=40, seed=0)
-    with pytest.raises(BadValue, match="Agnostic holds y in a simplex"):
+    with pytest.raises(BadValue, match="Agnostic keeps y in a simplex"):
         estimate(sagda.Agnostic.of(clients), clients)
-    assert beyond(sagda.AUC.of(clients)) is None
+    assert not_covered(sagda.AUC.of(clients)) is None
 
 
 # The command.
@@ -444,7 +447,7 @@ def test_advice_on_a_terminal(capsys):
     [
         ("--algorithm cd-ma", "`algorithm` must be one of sagda-i, sagda-ii, fsgda"),
         ("--algorithm fsgda --epsilon 0", "`epsilon` must be above zero"),
-        ("--algorithm fsgda --max-server-lr -1", "`server` must be above zero"),
+        ("--algorithm fsgda --max-server-lr -1", "`max_server_lr` must be above zero"),
         ("--algorithm fsgda --cohort 9", "`cohort`"),
     ],
 )
@@ -469,7 +472,21 @@ def test_table_1_in_numbers(capsys):
     assert rows["(Momentum) Local SGDA"]["rounds"] == pytest.approx(1e3)
     assert rows["SGDA"]["rounds"] is None
     assert all(row["source"] for row in told["rows"])
+    assert all(row["rounds_order"] for row in told["rows"] if row["rounds"])
     assert cli.main(["theory", "table"]) == 0
     assert "not needed" in capsys.readouterr().out
     assert cli.main(["theory", "table", "--epsilon", "0"]) == 2
     assert "`epsilon` must be above zero" in capsys.readouterr().err
+
+
+def test_the_docs_have_the_rows_of_table_1():
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    section = page.partition("## Complexity")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    assert rows == [
+        f"| {row.method} | {', '.join(f'`{name}`' for name in row.names) or '-'} "
+        f"| {row.rounds.formula if row.rounds else '-'} | {row.samples.formula} "
+        f"| {row.bounded_dissimilarity} | {row.client_sampling} | {row.source} |"
+        for row in TABLE
+    ]
+    assert {name for row in TABLE for name in row.names} <= set(sagda.ALGORITHMS)

@@ -135,13 +135,13 @@ def judge(config: configs.Config, folder: Path) -> None:
         return
     base.start_jax()
     from sagda.models.user_code import is_own
-    from sagda.report.theory_section import write_standing
+    from sagda.report.theory_section import write_theory
 
     if is_own(config.model):
         return  # code, which a page does not run
 
     try:
-        write_standing(prepare(config), folder)
+        write_theory(prepare(config), folder)
     except BadValue as why:
         print(f"sagda: without the theory: {why}", file=sys.stderr)
 

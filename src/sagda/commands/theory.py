@@ -54,44 +54,36 @@ def advise(
     check_picture(picture)
     base.start_jax()
     experiment = prepare(resolve(chosen, parse_set(set or [])))
-    from sagda.theory.advice import advise as advised
-    from sagda.theory.advice import as_facts, asked
-    from sagda.theory.conditions import CONDITIONS
-    from sagda.theory.constants import estimate
+    from sagda import theory
 
-    name = chosen.algorithms[0]
-    if name not in CONDITIONS:
-        raise BadValue(
-            f"`algorithm` must be one of {', '.join(CONDITIONS)}, which the paper's "
-            f"theorems are about, got {name}."
-        )
-    steps, setting = asked(experiment, name)
-    size = experiment.config.batch_size
-    size = None if size == "all" else size
-    seed = experiment.config.seed
-    own = (experiment.problem, experiment.federation)
-    with waiting("measuring the constants"):
-        found = estimate(*own, batch_size=size, seed=seed)
-    with waiting("solving for rates"):
-        advice = advised(
-            name, found, setting, steps, epsilon=epsilon, server=max_server_lr
-        )
-        if picture is not None:
-            from sagda.report.theory_charts import curves, draw
+    values = experiment.config
+    (method,) = experiment.methods.values()
+    advice = theory.advise(
+        method,
+        experiment.problem,
+        experiment.federation,
+        rounds=values.rounds,
+        cohort=values.cohort,
+        batch_size=None if values.batch_size == "all" else values.batch_size,
+        seed=values.seed,
+        epsilon=epsilon,
+        max_server_lr=max_server_lr,
+        try_rates=not theory_only,
+        waiting=waiting,
+        **values.model_dump(include={"dropout", "float64", "layout", "stream"}),
+    )
+    if picture is not None:
+        from sagda.report.theory_charts import curves, draw
 
-            at = curves(name, found.constants, setting, server=max_server_lr)
-            draw(at, picture)
-    if not theory_only:
-        from sagda.theory.practice import practice
-
-        asks = {"dropout", "float64", "layout", "stream"}
-        options = experiment.config.model_dump(include=asks)
-        options |= {"batch_size": size, "seeds": seed}
-        own = (experiment.methods[name], *own, found.constants, setting, steps)
-        with waiting("trying rates"):
-            tried = practice(*own, advice.best.steps, **options)
-        advice = advice._replace(practice=tried)
+        constants, setting = advice.constants, advice.setting
+        with waiting("solving for the picture"):
+            draw(
+                curves(method.name, constants, setting, max_server_lr=max_server_lr),
+                picture,
+            )
     if json:
+        from sagda.theory.advice import as_facts
+
         print(json_module.dumps(as_facts(advice)))
         return 0
     from sagda.report.terminal_theory import show
@@ -137,29 +129,29 @@ def table(
     """
     from sagda.theory.table1 import counted
 
-    found = counted(cohort, epsilon, local_steps)
+    rows = counted(cohort, epsilon, local_steps)
     if json:
-        rows = [
+        table_rows = [
             {
-                "method": own.row.method,
-                "bounded_dissimilarity": own.row.bounded_dissimilarity,
-                "client_sampling": own.row.client_sampling,
-                "samples_order": own.row.samples,
-                "rounds_order": own.row.rounds,
-                "samples": own.samples,
-                "rounds": own.rounds,
-                "best_local_steps": own.best_local_steps,
-                "rounds_at_local_steps": own.rounds_at,
-                "source": own.row.source,
+                "method": row.method,
+                "bounded_dissimilarity": row.bounded_dissimilarity,
+                "client_sampling": row.client_sampling,
+                "samples_order": row.samples.formula,
+                "rounds_order": row.rounds and row.rounds.formula,
+                "samples": numbers.samples,
+                "rounds": numbers.rounds,
+                "best_local_steps": numbers.best_local_steps,
+                "rounds_at_local_steps": numbers.rounds_at,
+                "source": row.source,
             }
-            for own in found
+            for row, numbers in ((numbers.row, numbers) for numbers in rows)
         ]
         facts = {"cohort": cohort, "local_steps": local_steps, "epsilon": epsilon}
-        print(json_module.dumps(facts | {"rows": rows}))
+        print(json_module.dumps(facts | {"rows": table_rows}))
         return 0
     from sagda.report.terminal_theory import show_table
 
-    show_table(found, cohort, epsilon, local_steps)
+    show_table(rows, cohort, epsilon, local_steps)
     return 0
 
 
@@ -187,28 +179,36 @@ def curves(
     Example: `sagda theory curves --smoothness 2 --mu 0.5 --picture bound.png`
     """
     from sagda import check
-    from sagda.report.theory_charts import curves as found
+    from sagda.report.theory_charts import curves as curves_of
     from sagda.report.theory_charts import draw, terms
     from sagda.theory import CONDITIONS, Constants, Setting
 
     check.choice("algorithm", algorithm, CONDITIONS)
     check_picture(picture)
-    constants = Constants(smoothness, mu, sigma, sigma, spread, spread, gap)
+    constants = Constants(
+        smoothness=smoothness,
+        mu=mu,
+        sigma_x=sigma,
+        sigma_y=sigma,
+        spread_x=spread,
+        spread_y=spread,
+        gap=gap,
+    )
     members = clients if cohort is None else cohort
     setting = Setting(clients, members, local_steps, rounds).check()
     with waiting("solving for rates"):
-        both = found(algorithm, constants, setting, server=max_server_lr)
+        both = curves_of(algorithm, constants, setting, max_server_lr=max_server_lr)
     if picture is not None:
         draw(both, picture)
     if json:
         facts = {
             over: [
                 {
-                    over: getattr(place.setting, over),
-                    "rates": place.steps._asdict(),
-                    "bound": terms(place.bound),
+                    over: getattr(point.setting, over),
+                    "rates": point.steps._asdict(),
+                    "bound": terms(point.bound),
                 }
-                for place in getattr(both, over)
+                for point in getattr(both, over)
             ]
             for over in both._fields
         }

@@ -20,7 +20,14 @@ from sagda.problems.metrics import mean_loss
 from sagda.problems.quadratic import Coefficients, Quadratic
 from sagda.simulator.run import Progress
 from sagda.simulator.simulate import simulate
-from sagda.theory import Constants, Setting, Steps, bound, judged, rates
+from sagda.theory import (
+    Constants,
+    Setting,
+    Steps,
+    bound,
+    check_conditions,
+    rates,
+)
 
 FAR = 30.0  # from the solution to the start
 EVERY = 10  # rounds between looks, in which rates so small change nothing
@@ -129,8 +136,8 @@ def tried(
     c = case.constants
     steps = steps or rates.best(method, c, setting)
     for reading in ("printed", "proof"):
-        for verdict in judged(method, c, setting, steps, reading):
-            assert verdict.slack.holds, f"{method}: {verdict}"
+        for check in check_conditions(method, c, setting, steps, reading):
+            assert check.slack.holds, f"{method}: {check}"
     run = simulate(
         built(method, steps, setting.local_steps),
         case.problem,

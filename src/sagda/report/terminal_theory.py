@@ -1,10 +1,13 @@
-"""Advice on a terminal."""
+"""Advice, bounds and Table 1 as tables on a terminal.
+
+`sagda.theory` computes them. `theory_page` shows advice in a report instead.
+"""
 
 from rich.console import Console
 from rich.table import Table
 
 from sagda.report.theory_charts import Curves
-from sagda.theory.advice import Advice, Standing, samples_to
+from sagda.theory.advice import Advice, Assessment
 from sagda.theory.bounds import Bound
 from sagda.theory.constants import SYMBOLS, Estimate
 from sagda.theory.practice import Practice
@@ -13,6 +16,7 @@ from sagda.theory.table1 import Counted
 
 
 def number(estimate: Estimate) -> str:
+    """A constant with half the width of its interval."""
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.4g}"
     half = (estimate.high - estimate.low) / 2
@@ -20,6 +24,7 @@ def number(estimate: Estimate) -> str:
 
 
 def rates_text(e: Steps) -> str:
+    """The four step sizes in words."""
     return (
         f"local {e.x_local:.3g} and {e.y_local:.3g}, server {e.x_server:.3g} and "
         f"{e.y_server:.3g} (x and y)"
@@ -27,6 +32,7 @@ def rates_text(e: Steps) -> str:
 
 
 def show(advice: Advice, console: Console | None = None) -> None:
+    """Print the advice."""
     out = console or Console(highlight=False)
     s = advice.setting
     out.print(
@@ -40,20 +46,20 @@ def show(advice: Advice, console: Console | None = None) -> None:
     given = advice.given["proof"]
     out.print(f"\ngiven rates: {rates_text(given.steps)}")
     out.print(conditions(advice.given["printed"], given))
-    said = "every condition holds" if given.holds else "not covered by the theorem"
-    out.print(f"{said}; the one with the least room: {given.binding.condition.name}")
+    covered = "every condition holds" if given.holds else "not covered by the theorem"
+    out.print(f"{covered}; smallest margin: {given.binding.condition.name}")
     best = advice.best
     out.print(f"\nthe theorem's own: {rates_text(best.steps)}")
     out.print(
-        f"binding: {best.binding.condition.name}; largest K at these rates: "
+        f"smallest margin: {best.binding.condition.name}; largest K at these rates: "
         f"{advice.most_local_steps}"
     )
     out.print(bounds(given, best))
-    if advice.reached is not None:
+    if (target := advice.target) is not None:
         out.print(
-            f"\nto ||grad Phi|| <= {advice.epsilon:g} by the bound: {advice.rounds:,} "
-            f"rounds, {samples_to(advice):,} samples of each client, at rates "
-            f"{rates_text(advice.reached.steps)}"
+            f"\nto ||grad Phi|| <= {target.epsilon:g} by the bound: {target.rounds:,} "
+            f"rounds, {target.samples:,} samples of each client, at rates "
+            f"{rates_text(target.steps)}"
         )
     if advice.practice is not None:
         out.print(practical(advice.practice))
@@ -61,34 +67,38 @@ def show(advice: Advice, console: Console | None = None) -> None:
         out.print(f"\n{remark}")
 
 
-def conditions(printed: Standing, proof: Standing) -> Table:
-    head = ("condition", "as printed", "as proved", "says")
+def conditions(printed: Assessment, proof: Assessment) -> Table:
+    """Every condition in both readings, with its margin."""
+    head = ("condition", "as printed (margin)", "as proved (margin)", "formula")
     table = Table(*head, box=None, pad_edge=False)
-    for a, b in zip(printed.verdicts, proof.verdicts, strict=True):
+    for pair in zip(printed.checks, proof.checks, strict=True):
         words = [
-            f"{'holds' if v.slack.holds else 'FAILS'} ({v.slack.room:+.2g})"
-            for v in (a, b)
+            f"{'holds' if check.slack.holds else 'FAILS'} ({check.slack.margin:+.2g})"
+            for check in pair
         ]
-        table.add_row(a.condition.name, *words, a.condition.says)
+        condition = pair[0].condition
+        table.add_row(condition.name, *words, condition.formula)
     return table
 
 
-def practical(found: Practice) -> str:
-    """What works, as a sentence, and as flags."""
-    size = lambda own: "diverged" if own.error == float("inf") else f"{own.error:.2g}"
-    e = found.best.steps
-    edge = "; the best is at the edge, so look further" if found.edge else ""
+def practical(result: Practice) -> str:
+    """The rates that work best, as flags, and their errors in a sentence."""
+    size = lambda run: "diverged" if run.error == float("inf") else f"{run.error:.2g}"
+    e = result.best.steps
+    edge = "; it is on the edge of the grid, so better ones may exist"
     return (
-        f"\nwhat works, the best of {found.tried} rates tried{edge}:\n"
+        f"\nwhat works, the best of {result.tried} rates tried"
+        f"{edge if result.edge else ''}:\n"
         f"--local-lr {e.x_local:g},{e.y_local:g} "
         f"--server-lr {e.x_server:g},{e.y_server:g}\n"
-        f"||grad Phi||^2 after {found.rounds} rounds: {size(found.best)}; with the "
-        f"given rates {size(found.given)}, with the theorem's own "
-        f"{size(found.provable)}, at the start {found.begin:.2g}"
+        f"||grad Phi||^2 after {result.rounds} rounds: {size(result.best)}; with the "
+        f"given rates {size(result.given)}, with the theorem's own "
+        f"{size(result.provable)}, at the start {result.begin:.2g}"
     )
 
 
-def bounds(given: Standing, best: Standing) -> Table:
+def bounds(given: Assessment, best: Assessment) -> Table:
+    """The terms of the bound at the given and at the best rates."""
     table = Table(
         "bound on the mean of ||grad Phi||^2", "given", "theorem's own", box=None
     )
@@ -100,20 +110,23 @@ def bounds(given: Standing, best: Standing) -> Table:
 
 
 def show_curves(
-    method: str, found: Curves, s: Setting, console: Console | None = None
+    method: str, curves: Curves, s: Setting, console: Console | None = None
 ) -> None:
+    """Print the minimal bound over T and over K, with its rates."""
     out = console or Console(highlight=False)
-    out.print(f"{method}: M = {s.clients}, m = {s.cohort}; the least bound on the mean")
-    out.print("of ||grad Phi||^2 that its theorem allows, at the rates that have it")
+    out.print(
+        f"{method}: M = {s.clients}, m = {s.cohort}; minimal bound on the mean of"
+    )
+    out.print("||grad Phi||^2 over all rates that its theorem allows, and these rates")
     letters = {"rounds": "T", "local_steps": "K"}
     for over, letter in letters.items():
         fixed = f"K = {s.local_steps}" if letter == "T" else f"T = {s.rounds}"
         head = (letter, "total", *Bound._fields, "eta_x", "eta_y")
         table = Table(*head, box=None, pad_edge=False, title=f"\n{fixed}")
-        for place in getattr(found, over):
-            values = [place.bound.total, *place.bound, place.steps.x, place.steps.y]
+        for point in getattr(curves, over):
+            values = [point.bound.total, *point.bound, point.steps.x, point.steps.y]
             cells = [f"{value:.3g}" for value in values]
-            table.add_row(f"{getattr(place.setting, over):g}", *cells)
+            table.add_row(f"{getattr(point.setting, over):g}", *cells)
         out.print(table)
 
 
@@ -124,6 +137,7 @@ def show_table(
     K: int,
     console: Console | None = None,
 ) -> None:
+    """Print Table 1, in orders and in numbers."""
     out = console or Console(highlight=False)
     out.print(
         f"to ||grad Phi|| <= {epsilon:g} with m = {m}: orders, constants taken as one\n"
@@ -131,21 +145,23 @@ def show_table(
     at = f"rounds, K = {K}"
     head = ("method", "BGD", "sampling", "samples per client", "rounds", at)
     table = Table(*head, box=None, pad_edge=False)
-    count = lambda order, value: order if value is None else f"{order}: {value:.2g}"
-    for own in rows:
-        row = own.row
+    count = lambda order, value: (
+        "-" if order is None else f"{order.formula}: {value:.2g}"
+    )
+    for counted in rows:
+        row = counted.row
         table.add_row(
             row.method,
             row.bounded_dissimilarity,
             row.client_sampling,
-            count(row.samples, own.samples),
-            count(row.rounds, own.rounds),
-            "-" if own.rounds_at is None else f"{own.rounds_at:.2g}",
+            count(row.samples, counted.samples),
+            count(row.rounds, counted.rounds),
+            "-" if counted.rounds_at is None else f"{counted.rounds_at:.2g}",
         )
     out.print(table)
     out.print(
-        "\nBGD: bounded gradient dissimilarity is assumed. Rounds: with the K that "
-        "takes all samples in them; with fewer local steps, samples over K.\n"
+        "\nBGD: whether the analysis assumes bounded gradient dissimilarity. Rounds: "
+        "with K large enough to use all samples; with smaller K, samples / K.\n"
     )
-    for own in rows:
-        out.print(f"{own.row.method}: {own.row.source}.")
+    for row in (counted.row for counted in rows):
+        out.print(f"{row.method}: {row.source}.")

@@ -1,4 +1,7 @@
-"""The least bound over rounds and over local steps, as a table and a chart."""
+"""The minimal bound of a theorem over rounds and over local steps, and its chart.
+
+`terminal_theory` prints the same curves as tables.
+"""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,42 +11,46 @@ from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
 
-POWERS = range(-3, 7)  # of the factors by which T is swept around the given one
+POWERS = range(-3, 7)  # T runs over the given one times these powers of ten
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # K
 
 
 class Curves(NamedTuple):
+    """The minimal bound at several T, and at several K."""
+
     rounds: list[BoundPoint]
     local_steps: list[BoundPoint]
 
 
 def curves(
-    method: str, c: Constants, s: Setting, *, server: float | None = None
+    method: str, c: Constants, s: Setting, *, max_server_lr: float | None = None
 ) -> Curves:
-    """Over T from a thousandth to a million times the given one, and over K."""
+    """The minimal bound for T from 1/1000 to 10^6 times the given one, and over K."""
     rounds = sorted({max(1, round(s.rounds * 10.0**power)) for power in POWERS})
     steps = sorted({*STEPS, s.local_steps})
     return Curves(
-        curve(method, c, s, "rounds", rounds, server=server),
-        curve(method, c, s, "local_steps", steps, server=server),
+        curve(method, c, s, "rounds", rounds, max_server_lr=max_server_lr),
+        curve(method, c, s, "local_steps", steps, max_server_lr=max_server_lr),
     )
 
 
-def rows(places: list[BoundPoint], over: str) -> list[dict[str, Any]]:
-    """One for each place and term; a logarithmic axis has no zero."""
+def rows(points: list[BoundPoint], over: str) -> list[dict[str, Any]]:
+    """The chart's data: a row per point and term, without zeros (the axis is log)."""
     return [
-        {"x": getattr(place.setting, over), "term": term, "y": value}
-        for place in places
-        for term, value in terms(place.bound).items()
+        {"x": getattr(point.setting, over), "term": term, "y": value}
+        for point in points
+        for term, value in terms(point.bound).items()
         if value > 0
     ]
 
 
 def terms(bound: Bound) -> dict[str, float]:
+    """The total and the four terms of a bound, by name."""
     return {"total": bound.total} | bound._asdict()
 
 
-def chart(found: Curves) -> dict[str, Any]:
+def chart(curves: Curves) -> dict[str, Any]:
+    """Two charts next to each other: the bound and its terms over T and over K."""
     alt, _ = drawing()
     names = ["total", *Bound._fields]
     dashes, paint = zip(*map(style, range(len(names))), strict=True)
@@ -53,9 +60,9 @@ def chart(found: Curves) -> dict[str, Any]:
     log = alt.Scale(type="log", nice=False)
 
     def one(over: str, title: str) -> Any:
-        data = alt.InlineData(values=rows(getattr(found, over), over))
+        data = alt.InlineData(values=rows(getattr(curves, over), over))
         across = alt.X("x:Q", title=title, scale=log)
-        up = alt.Y("y:Q", title="least bound on the mean of ‖∇Φ‖²", scale=log)
+        up = alt.Y("y:Q", title="minimal bound on the mean of ‖∇Φ‖²", scale=log)
         return (
             alt.Chart(data)
             .mark_line(strokeWidth=1.8)
@@ -73,6 +80,6 @@ def chart(found: Curves) -> dict[str, Any]:
     return both.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
 
 
-def draw(found: Curves, path: Path) -> None:
-    """As .png, .pdf, .svg or .html."""
-    write_picture(chart(found), path, width=None)
+def draw(curves: Curves, path: Path) -> None:
+    """Write the chart as .png, .pdf, .svg or .html."""
+    write_picture(chart(curves), path, width=None)

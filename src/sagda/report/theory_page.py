@@ -1,6 +1,6 @@
-"""Where a run's rates stand in the theory, as a section of its page.
+"""The section of a report that compares a run's step sizes with the theorems.
 
-`sagda report` measures it into theory.json; the page has what that file says.
+It shows the content of `theory.json`, which `sagda report` measures (`theory_section`).
 """
 
 import html
@@ -12,25 +12,28 @@ from sagda.report.markup import in_table, scrolled
 
 FILE = "theory.json"
 MISSING = (
-    "Where these rates stand in the theory: `sagda report FOLDER` measures it, and "
-    "writes this page again."
+    "This report does not compare the run's step sizes with the theorems yet: "
+    "`sagda report FOLDER` measures it and rewrites this report."
 )
 NOTE = (
-    "Room: 1 where nothing of a condition is used, 0 at its edge, below it outside; "
-    "conditions as their proofs support them. The theorem's own rates are those that "
-    "make its bound least. Of rates that fail it says nothing, and they may work well."
+    "Margin: 1 - right/left of a condition. It is 0 where both sides are equal and "
+    "negative where the condition fails. Conditions are those that the proofs support. "
+    "The theorem's own rates minimise its bound. The theorem says nothing about rates "
+    "that fail a condition. They may work well."
 )
 
 
 def section(folder: Path, federation: bool) -> str:
-    """What was measured, or how to have it measured where data are at hand."""
+    """The section as HTML, or how to measure it if the run's data are available."""
     path = folder / FILE
     if not path.is_file():
         return "" if federation else note(MISSING)
     facts = json.loads(path.read_text(encoding="utf-8"))
     if not facts:
-        return note("The paper's theorems are about none of these algorithms.")
-    remarks = dict.fromkeys(text for own in facts.values() for text in own["remarks"])
+        return note("The paper's theorems do not cover these algorithms.")
+    remarks = dict.fromkeys(
+        text for advice in facts.values() for text in advice["remarks"]
+    )
     return "\n".join(
         [
             "<h2>Where these rates stand in the theory</h2>",
@@ -47,32 +50,34 @@ def note(text: str) -> str:
 
 
 def constants(facts: dict[str, Any]) -> str:
-    """The same for all algorithms."""
+    """The table of constants, which are the same for all algorithms."""
     rows = []
-    for own in next(iter(facts.values()))["constants"].values():
-        value = f"{own['value']:.4g}"
-        if own["low"] is not None:
-            value += f" [{own['low']:.4g}, {own['high']:.4g}]"
-        rows.append([own["symbol"], value, own["how"], own["where"]])
+    for constant in next(iter(facts.values()))["constants"].values():
+        value = f"{constant['value']:.4g}"
+        if constant["low"] is not None:
+            value += f" [{constant['low']:.4g}, {constant['high']:.4g}]"
+        rows.append([constant["symbol"], value, constant["how"], constant["where"]])
     return in_table(rows, ["constant", "value", "how", "where it holds"])
 
 
 def conditions(facts: dict[str, Any]) -> str:
+    """The table of conditions: every one of each algorithm at the run's rates."""
     rows = []
-    for name, own in facts.items():
-        for one in own["given"]["proof"]["conditions"]:
+    for name, advice in facts.items():
+        for one in advice["given"]["proof"]["conditions"]:
             word = "holds" if one["holds"] else "fails"
             left, right = one["left"], one["right"]
-            room = f"{1 - right / left:.2g}" if left > 0 else "none at any K"
-            rows.append([name, one["name"], word, room, one["says"]])
-    return in_table(rows, ["algorithm", "condition", "verdict", "room", "says"])
+            margin = f"{1 - right / left:.2g}" if left > 0 else "negative at any K"
+            rows.append([name, one["name"], word, margin, one["formula"]])
+    return in_table(rows, ["algorithm", "condition", "verdict", "margin", "formula"])
 
 
 def bounds(facts: dict[str, Any]) -> str:
-    """The bound on the mean of ||grad Phi||^2, at the run's rates and at the best."""
+    """The table of bounds on the mean of ||grad Phi||^2, at given and best rates."""
     rows, terms = [], []
-    for name, own in facts.items():
-        for whose, at in (("run", own["given"]["proof"]), ("theorem", own["best"])):
+    for name, advice in facts.items():
+        given, best = advice["given"]["proof"], advice["best"]
+        for whose, at in (("run", given), ("theorem", best)):
             e, terms = at["rates"], list(at["bound"])
             local = f"{e['x_local']:.3g}, {e['y_local']:.3g}"
             server = f"{e['x_server']:.3g}, {e['y_server']:.3g}"

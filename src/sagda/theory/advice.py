@@ -1,53 +1,71 @@
-"""`sagda advise`: where given rates stand in the theory, and which it would take."""
+"""Step-size advice: what the theorems say about a method on a problem, and what works.
 
+`advise` is the whole computation. `sagda.report.terminal_theory` prints the result and
+`as_facts` turns it into JSON.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from sagda.check import BadValue
-from sagda.runs.experiment import Experiment
+from sagda.data.federation import Federation
+from sagda.methods import Method
+from sagda.problems.base import Problem
 from sagda.theory import rates
 from sagda.theory.bounds import Bound, bound, caveats, samples
 from sagda.theory.conditions import (
+    CONDITIONS,
     READINGS,
     ConditionCheck,
     Reading,
     binding,
-    judged,
+    check_conditions,
 )
-from sagda.theory.constants import SYMBOLS, Estimates
-from sagda.theory.practice import Practice, Tried
+from sagda.theory.constants import SYMBOLS, Estimates, estimate
+from sagda.theory.practice import Practice, TriedRates, practice
 from sagda.theory.setting import Constants, Setting, Steps
 
 
-class Standing(NamedTuple):
-    """Rates, judged by one reading of the theorem."""
+class Assessment(NamedTuple):
+    """Step sizes under one reading of a theorem: its conditions and its bound."""
 
     steps: Steps
     reading: Reading
-    verdicts: list[ConditionCheck]
+    checks: list[ConditionCheck]
     bound: Bound
 
     @property
     def holds(self) -> bool:
-        return all(verdict.slack.holds for verdict in self.verdicts)
+        """Whether every condition holds."""
+        return all(check.slack.holds for check in self.checks)
 
     @property
     def binding(self) -> ConditionCheck:
-        return binding(self.verdicts)
+        """The condition with the smallest margin."""
+        return binding(self.checks)
+
+
+class Target(NamedTuple):
+    """The fewest rounds whose minimal bound is at most epsilon^2."""
+
+    epsilon: float
+    rounds: int
+    samples: int  # of each client
+    steps: Steps
 
 
 class Advice(NamedTuple):
-    """What the theory says of a run."""
+    """What the theorems say about the step sizes of a run, and what works."""
 
     method: str
     estimates: Estimates
     setting: Setting
-    given: dict[Reading, Standing]
-    best: Standing  # the proof's reading
-    most_local_steps: int  # at the best rates
-    epsilon: float | None
-    reached: Standing | None  # the rates for the fewest rounds to epsilon
-    rounds: int | None  # those rounds
+    given: dict[Reading, Assessment]
+    best: Assessment  # the rates that minimise the bound of the reading "proof"
+    most_local_steps: int  # the largest K at which the best rates stay feasible
     remarks: list[str]
+    target: Target | None = None
     practice: Practice | None = None
 
     @property
@@ -55,131 +73,182 @@ class Advice(NamedTuple):
         return self.estimates.constants
 
 
-def standing(
-    method: str, c: Constants, s: Setting, e: Steps, reading: Reading
-) -> Standing:
-    verdicts = judged(method, c, s, e, reading)
-    return Standing(e, reading, verdicts, bound(method, c, s, e, reading))
-
-
-def asked(experiment: Experiment, name: str) -> tuple[Steps, Setting]:
-    """The rates and the setting of a configuration, as the theorems name them."""
-    method, config = experiment.methods[name], experiment.config
+def steps_of(method: Method) -> Steps:
+    """The step sizes of a method; schedules are refused."""
     local, server = method.arguments["local_lr"], method.arguments["server_lr"]
     if any(callable(rate) for rate in (local.x, local.y, server.x, server.y)):
-        raise BadValue("`local_lr` and `server_lr` must be numbers to be judged.")
-    clients = experiment.federation.clients
-    setting = Setting(
-        clients,
-        config.cohort or clients,
-        int(method.arguments["local_steps"]),
-        config.rounds,
+        raise BadValue(
+            "`local_lr` and `server_lr` must be numbers, because the theorems do not "
+            "cover schedules."
+        )
+    return Steps(
+        x_local=float(local.x),
+        y_local=float(local.y),
+        x_server=float(server.x),
+        y_server=float(server.y),
     )
-    steps = [float(rate) for rate in (local.x, local.y, server.x, server.y)]
-    return Steps(*steps), setting
 
 
 def advise(
-    method: str,
-    estimates: Estimates,
-    setting: Setting,
-    steps: Steps,
+    method: Method,
+    problem: Problem,
+    federation: Federation,
     *,
+    rounds: int,
+    cohort: int | None = None,
+    batch_size: int | None = 1,
+    seed: int = 0,
     epsilon: float | None = None,
-    server: float | None = None,
+    max_server_lr: float | None = None,
+    estimates: Estimates | None = None,
+    try_rates: bool = True,
+    waiting: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    **options: Any,
 ) -> Advice:
-    """Judge `steps`, and find the rates that the theorem would take."""
-    setting.check()
-    steps.check()
-    c = estimates.constants
-    given: dict[Reading, Standing] = {
-        r: standing(method, c, setting, steps, r) for r in READINGS
-    }
-    e = rates.best(method, c, setting, server=server)
-    reached, rounds = None, None
-    if epsilon is not None:
-        at, steps_there = rates.reach(method, c, setting, epsilon, server=server)
-        reached, rounds = standing(method, c, at, steps_there, "proof"), at.rounds
+    """Assess a method's step sizes and find better ones.
+
+    Measures the constants, checks the conditions at the given step sizes, minimises the
+    bound, and runs a short grid for step sizes that work.
+
+    Args:
+        method: one of the paper's, with the step sizes to assess.
+        problem: the objective f.
+        federation: the clients and their rows.
+        rounds: T.
+        cohort: m, or None for all clients.
+        batch_size: rows per stochastic gradient, or None for all rows of a client.
+        seed: seed of the measurements and of the short runs.
+        epsilon: also find the fewest rounds until the bound is at most epsilon^2.
+        max_server_lr: the largest server rate to advise (default: sqrt(mK)).
+        estimates: the constants, if they are already measured.
+        try_rates: whether to run the short grid.
+        waiting: called with a sentence before each long step; its context ends with it.
+        options: further options of `simulate` for the short runs.
+    """
+    name = method.name
+    if name not in CONDITIONS:
+        raise BadValue(
+            f"`algorithm` must be one of {', '.join(CONDITIONS)}, which the paper's "
+            f"theorems cover, got {name}."
+        )
+    steps = steps_of(method).check()
+    clients = federation.clients
+    K = int(method.arguments["local_steps"])
+    setting = Setting(
+        clients=clients, cohort=cohort or clients, local_steps=K, rounds=rounds
+    ).check()
+    if estimates is None:
+        with waiting("measuring the constants"):
+            estimates = estimate(problem, federation, batch_size=batch_size, seed=seed)
+    c, target, tried = estimates.constants, None, None
+    with waiting("solving for rates"):
+        best = rates.best(name, c, setting, max_server_lr=max_server_lr)
+        if epsilon is not None:
+            target = reached(name, c, setting, epsilon, max_server_lr)
+    if try_rates:
+        options |= {"batch_size": batch_size, "seeds": seed}
+        with waiting("trying rates"):
+            tried = practice(
+                method, problem, federation, c, setting, steps, best, **options
+            )
     return Advice(
-        method,
-        estimates,
-        setting,
-        given,
-        standing(method, c, setting, e, "proof"),
-        rates.most_local_steps(method, c, setting, e),
-        epsilon,
-        reached,
-        rounds,
-        remarks(method, c, setting, steps),
+        method=name,
+        estimates=estimates,
+        setting=setting,
+        given={r: assessed(name, c, setting, steps, r) for r in READINGS},
+        best=assessed(name, c, setting, best, "proof"),
+        most_local_steps=rates.most_local_steps(name, c, setting, best),
+        remarks=remarks(name, c, setting, steps),
+        target=target,
+        practice=tried,
+    )
+
+
+def assessed(
+    method: str, c: Constants, s: Setting, e: Steps, reading: Reading
+) -> Assessment:
+    """The conditions and the bound at these step sizes."""
+    return Assessment(
+        steps=e,
+        reading=reading,
+        checks=check_conditions(method, c, s, e, reading),
+        bound=bound(method, c, s, e, reading),
+    )
+
+
+def reached(
+    method: str, c: Constants, s: Setting, epsilon: float, max_server_lr: float | None
+) -> Target:
+    """The rounds, samples and step sizes that bring the bound to epsilon^2."""
+    s, steps = rates.reach(method, c, s, epsilon, max_server_lr=max_server_lr)
+    return Target(
+        epsilon=epsilon, rounds=s.rounds, samples=samples(method, s), steps=steps
     )
 
 
 def remarks(method: str, c: Constants, s: Setting, e: Steps) -> list[str]:
-    found = caveats(method, s)
+    """Sentences about what the theorems do not cover here."""
+    sentences = caveats(method, s)
     need = 20 * c.kappa**2
     if e.ratio < need:
-        found.append(
-            f"The theory needs eta_y/eta_x above 20 kappa^2 = {need:.3g}; here it is "
-            f"{e.ratio:.3g}. The paper's own experiments use equal rates, which its "
-            "theorems never cover; they work all the same."
+        sentences.append(
+            f"The theorems need eta_y/eta_x above 20 kappa^2 = {need:.3g}, and this "
+            f"run has {e.ratio:.3g}. The paper's own experiments use equal rates. The "
+            "theorems never cover these, yet they work."
         )
-    return found
+    return sentences
 
 
-def samples_to(advice: Advice) -> int | None:
-    """Of each client, to epsilon."""
-    if advice.rounds is None:
-        return None
-    return samples(advice.method, advice.setting._replace(rounds=advice.rounds))
+def practice_facts(result: Practice) -> dict[str, Any]:
+    """Short runs for JSON; `grad_phi_sq` is null if the run diverged."""
+
+    def facts_of(tried: TriedRates) -> dict[str, Any]:
+        error = tried.error if tried.error < float("inf") else None
+        return {"rates": tried.steps._asdict(), "grad_phi_sq": error}
+
+    facts = result._asdict()
+    return facts | {key: facts_of(facts[key]) for key in ("best", "given", "provable")}
 
 
-def practised(found: Practice) -> dict[str, Any]:
-    """For JSON; null: diverged."""
-
-    def one(own: Tried) -> dict[str, Any]:
-        error = own.error if own.error < float("inf") else None
-        return {"rates": own.steps._asdict(), "grad_phi_sq": error}
-
-    facts = found._asdict()
-    return facts | {key: one(facts[key]) for key in ("best", "given", "provable")}
+def assessment_facts(assessment: Assessment) -> dict[str, Any]:
+    """An assessment for JSON."""
+    return {
+        "rates": assessment.steps._asdict(),
+        "holds": assessment.holds,
+        "binds": assessment.binding.condition.name,
+        "conditions": [
+            {
+                "name": check.condition.name,
+                "formula": check.condition.formula,
+                "left": check.slack.left,
+                "right": check.slack.right,
+                "holds": check.slack.holds,
+            }
+            for check in assessment.checks
+        ],
+        "bound": assessment.bound._asdict() | {"total": assessment.bound.total},
+    }
 
 
 def as_facts(advice: Advice) -> dict[str, Any]:
-    """For JSON."""
-
-    def stood(at: Standing) -> dict[str, Any]:
-        return {
-            "rates": at.steps._asdict(),
-            "holds": at.holds,
-            "binds": at.binding.condition.name,
-            "conditions": [
-                {
-                    "name": v.condition.name,
-                    "says": v.condition.says,
-                    "left": v.slack.left,
-                    "right": v.slack.right,
-                    "holds": v.slack.holds,
-                }
-                for v in at.verdicts
-            ],
-            "bound": at.bound._asdict() | {"total": at.bound.total},
-        }
-
+    """All of the advice for JSON, as in `theory.json` and `sagda advise --json`."""
+    given = {r: assessment_facts(at) for r, at in advice.given.items()}
+    target = advice.target
     return {
         "method": advice.method,
         "constants": {
-            name: {"symbol": SYMBOLS[name]} | own._asdict()
-            for name, own in advice.estimates._asdict().items()
+            name: {"symbol": SYMBOLS[name]} | constant._asdict()
+            for name, constant in advice.estimates._asdict().items()
         },
         "setting": advice.setting._asdict(),
-        "given": {reading: stood(at) for reading, at in advice.given.items()},
-        "best": stood(advice.best),
+        "given": given,
+        "best": assessment_facts(advice.best),
         "most_local_steps": advice.most_local_steps,
-        "epsilon": advice.epsilon,
-        "rounds": advice.rounds,
-        "samples": samples_to(advice),
-        "rates_to_epsilon": advice.reached and advice.reached.steps._asdict(),
-        "practice": advice.practice and practised(advice.practice),
+        "epsilon": target and target.epsilon,
+        "rounds": target and target.rounds,
+        "samples": target and target.samples,
+        "rates_to_epsilon": target and target.steps._asdict(),
+        "practice": advice.practice and practice_facts(advice.practice),
         "provable": not caveats(advice.method, advice.setting),
         "remarks": advice.remarks,
     }

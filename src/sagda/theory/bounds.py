@@ -1,6 +1,9 @@
-"""The right-hand sides of Theorems 1 and 2, term by term.
+"""The bounds of Theorems 1 and 2 on the mean squared gradient norm, term by term.
 
 (1/T) sum of E ||grad Phi(x_t)||^2  <=  optimisation + statistical + local + sampling
+
+A bound holds only where all conditions of `conditions` hold. `rates` minimises it over
+the step sizes.
 """
 
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from sagda.theory.setting import Constants, Setting, Steps
 
 
 class Bound(NamedTuple):
-    """The terms, by the paper's names."""
+    """The four terms of a bound, by the paper's names."""
 
     optimisation: float
     statistical: float
@@ -22,6 +25,7 @@ class Bound(NamedTuple):
 
     @property
     def total(self) -> float:
+        """The bound on the mean of ||grad Phi||^2."""
         return sum(self)
 
 
@@ -38,8 +42,8 @@ def local_noise(c: Constants, e: Steps) -> float:
 def option_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
     """Theorem 1, option I.
 
-    Printed with 2 in place of a_2's 1 + M^2/m^2 - M/m, which holds for M/m <= 1.618
-    only; the proof supports a_2 itself.
+    The paper prints 2 for the part 1 + M^2/m^2 - M/m of a_2, which holds only for
+    M/m <= 1.618. The proof supports a_2 itself.
     """
     K, lf = s.local_steps, c.smoothness
     a2 = c.potential_smoothness / 2 + 2
@@ -55,8 +59,8 @@ def option_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
 def option_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
     """Theorem 1, option II.
 
-    Printed without a term for the sampling of clients, which its variates do not take
-    away for m < M. "proof" adds what is missing at least.
+    The paper prints no term for client sampling, although the variates do not remove
+    it for m < M. The reading "proof" adds a lower bound on the missing term.
     """
     K, lf, m = s.local_steps, c.smoothness, s.cohort
     statistical = c.potential_smoothness * 9 * e.x / m * c.sigma_x**2
@@ -70,11 +74,16 @@ def option_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
         sampling = 4 * c.potential_smoothness * e.x * K * chance / m * c.spread_x**2
         other = 2 / 5 * lf * K * e.y**2 / e.x * chance / m
         sampling += other * c.spread_y**2
-    return Bound(optimisation(c, s, e), statistical, local, sampling)
+    return Bound(
+        optimisation=optimisation(c, s, e),
+        statistical=statistical,
+        local=local,
+        sampling=sampling,
+    )
 
 
 def fsgda(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
-    """Theorem 2. Printed with L_f/100 for L_f/10, and half of the proof's psi_4."""
+    """Theorem 2. The paper prints L_f/100 for L_f/10 and half of the proof's psi_4."""
     K, lf, m = s.local_steps, c.smoothness, s.cohort
     hundredth = 10 if reading == "proof" else 100
     curvature = c.phi_smoothness + lf / hundredth
@@ -87,7 +96,12 @@ def fsgda(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
     in_x = 2 * c.potential_smoothness * e.x * K * c.spread_x**2
     in_y = lf / 5 * e.y * K * e.ratio * c.spread_y**2
     sampling = s.sampling * times / m * (in_x + in_y)
-    return Bound(optimisation(c, s, e), statistical, local, sampling)
+    return Bound(
+        optimisation=optimisation(c, s, e),
+        statistical=statistical,
+        local=local,
+        sampling=sampling,
+    )
 
 
 BOUNDS: dict[str, Callable[[Constants, Setting, Steps, Reading], Bound]] = {
@@ -100,28 +114,29 @@ BOUNDS: dict[str, Callable[[Constants, Setting, Steps, Reading], Bound]] = {
 def bound(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
 ) -> Bound:
+    """The bound of the theorem about `method`; a number even if conditions fail."""
     return BOUNDS[method](c, s, e, reading)
 
 
 def caveats(method: str, s: Setting) -> list[str]:
-    """Why a bound does not hold in this setting, whatever the rates."""
+    """Reasons why the bound does not hold in this setting at any step sizes."""
     if method == "sagda-ii" and not s.full:
         return [
             "Option II with m < M: its variates cancel in the average, so the variance "
-            "of the cohort stays; the printed bound is exceeded (docs/theory.md). "
-            "Nothing is proved."
+            "of drawing the cohort stays. Measured errors exceed the printed bound "
+            "(docs/theory.md). Nothing is proved."
         ]
     if method == "sagda-i" and not s.full:
         return [
-            "Option I with m < M: the noise of stored variates is not divided by K; "
-            "the theorem's 9 sigma^2/(mK) is too small by (1 - m/M) M/(M-1) sigma^2/m "
-            "in order, unless variates come from all rows."
+            "Option I with m < M: the noise of stored variates is not divided by K. "
+            "The theorem's 9 sigma^2/(mK) is too small by the order of "
+            "(1 - m/M) M/(M-1) sigma^2/m, unless variates use all rows."
         ]
     return []
 
 
 def samples(method: str, s: Setting) -> int:
-    """Stochastic gradients of a client that takes part in every round."""
+    """Stochastic gradients that a client computes if it takes part in every round."""
     each = s.local_steps + (method != "fsgda")  # one more for the variate
     return s.rounds * each
 
@@ -134,11 +149,12 @@ def rounds_to(
     epsilon: float,
     reading: Reading = "proof",
 ) -> int | None:
-    """Rounds after which the bound is at most epsilon^2 at these steps; None: never."""
+    """Rounds until the bound at these steps is at most epsilon^2, or None for never."""
     epsilon = check.positive("epsilon", epsilon)
     floor = sum(bound(method, c, s, e, reading)[1:])
     if floor >= epsilon**2:
         return None
+    # Only the first term falls with T. The others are the floor.
     rounds = 2 * c.gap / (e.x * s.local_steps * (epsilon**2 - floor))
     if rounds > 1e18:
         raise BadValue(f"`epsilon` {epsilon:g} needs more than 1e18 rounds.")

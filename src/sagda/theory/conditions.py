@@ -1,7 +1,9 @@
-"""Every inequality of Theorems 1 and 2, in the paper's order, one function each.
+"""Every step-size condition of Theorems 1 and 2, one function each, in paper order.
 
-Each is written as right <= left and returned as such. Two readings: "printed", as the
-theorem stands, and "proof", as its proof supports it where the two differ.
+Each function returns both sides of `right <= left`. The first line of its docstring is
+the formula that users see. There are two readings: "printed" is the theorem as
+published, "proof" is what its proof supports where the two differ (docs/theory.md).
+The bounds that hold under these conditions are in `bounds`.
 """
 
 from collections.abc import Callable
@@ -14,28 +16,29 @@ READINGS: tuple[Reading, ...] = ("printed", "proof")
 
 
 class Slack(NamedTuple):
-    """right <= left, and by how much."""
+    """Both sides of a condition `right <= left`."""
 
     left: float
     right: float
 
     @property
     def holds(self) -> bool:
+        """Whether right <= left."""
         return self.right <= self.left
 
     @property
-    def room(self) -> float:
-        """1 where nothing is used of the left side, 0 at the edge, below it outside."""
+    def margin(self) -> float:
+        """1 - right/left: 1 if right is 0, 0 if both are equal, below 0 if it fails."""
         if self.left > 0:
             return 1 - self.right / self.left
         return 0.0 if self.right == self.left else -float("inf")
 
 
 class Condition(NamedTuple):
-    """One inequality of a theorem."""
+    """One condition of a theorem: its name, its formula, and its two sides."""
 
     name: str
-    says: str
+    formula: str
     slack: Callable[[Constants, Setting, Steps, Reading], Slack]
 
 
@@ -50,7 +53,7 @@ def local_rates(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def y_left(c: Constants, s: Setting, e: Steps) -> float:
-    """eta_y K (1/20 - (eta_x/eta_y) kappa^2): what every condition on y begins with."""
+    """eta_y K (1/20 - (eta_x/eta_y) kappa^2), the left side of conditions on y."""
     return s.local_steps * (e.y / 20 - e.x * c.kappa**2)
 
 
@@ -58,14 +61,16 @@ def y_left(c: Constants, s: Setting, e: Steps) -> float:
 
 
 def a1_option_1(c: Constants, s: Setting, e: Steps) -> float:
+    """a_1 = K L_f^2 (31 eta_x + eta_y) / 20."""
     return s.local_steps * c.smoothness**2 * (31 * e.x + e.y) / 20
 
 
 def a2_option_1(c: Constants, s: Setting, reading: Reading) -> float:
-    """Half of L + L_f/10, and what the movement of w_i adds with weight M/m.
+    """a_2 = (L + L_f/10)/2 plus (M/m) times the movement of the points w_i.
 
-    The lemma on variates gives 2M/m - 2 + m/M, and is printed as M/m - 1 + m/M. A pure
-    number is added to a curvature: the conditions depend on the units of f.
+    The lemma on variates proves 2M/m - 2 + m/M for that movement. The paper prints
+    M/m - 1 + m/M. Both add a pure number to a curvature, so these conditions depend on
+    the units of f.
     """
     share = s.clients / s.cohort
     moved = 1 / share + share - 1
@@ -75,7 +80,7 @@ def a2_option_1(c: Constants, s: Setting, reading: Reading) -> float:
 
 
 def drift_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> float:
-    """a_1 + 4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2): what multiplies the local drift."""
+    """a_1 + 4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2), the factor of the local drift."""
     a2 = a2_option_1(c, s, reading)
     moved = 4 * a2 * c.smoothness**2 * s.local_steps**2 * e.squares
     return a1_option_1(c, s, e) + moved
@@ -84,7 +89,7 @@ def drift_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> float:
 def variates_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
     """4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2) + 160 drift K^2 L_f^2 eta_l^2 <= 1/2.
 
-    The proof's step needs 8 in place of the first 4: both v_i and their mean lag.
+    The proof needs 8 instead of the first 4, because both v_i and their mean lag.
     """
     K, lf = s.local_steps, c.smoothness
     lags = 8 if reading == "proof" else 4
@@ -113,6 +118,7 @@ def y_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def b1_option_2(c: Constants, s: Setting, e: Steps) -> float:
+    """b_1, the factor of the squared local rates in both conditions of option II."""
     K, lf = s.local_steps, c.smoothness
     first = (31 * e.x + e.y) * K / 20
     second = 2 * c.potential_smoothness * e.x**2 * K**2 + lf * e.y**2 * K**2 / 5
@@ -138,10 +144,12 @@ def y_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def a3_fsgda(c: Constants, s: Setting, e: Steps) -> float:
+    """a_3 = 31/20 + 2 (L + L_f/10) eta_x K."""
     return 31 / 20 + 2 * c.potential_smoothness * e.x * s.local_steps
 
 
 def a4_fsgda(c: Constants, s: Setting, e: Steps) -> float:
+    """a_4 = 1/20 + L_f eta_y K / 5."""
     return 1 / 20 + c.smoothness * e.y * s.local_steps / 5
 
 
@@ -162,12 +170,10 @@ def y_progress_f(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
     return Slack(left, step + both * 40 * c.smoothness**2 * K**2 * e.y_local**2)
 
 
-def first_line(function: Callable) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
-
-
 def named(name: str, function: Callable) -> Condition:
-    return Condition(name, first_line(function), function)
+    """A condition whose formula is the first line of the function's docstring."""
+    formula = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return Condition(name, formula, function)
 
 
 LOCAL = named("local rates", local_rates)
@@ -184,21 +190,22 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 
 
 class ConditionCheck(NamedTuple):
-    """A condition at given steps."""
+    """A condition and its two sides at given step sizes."""
 
     condition: Condition
     slack: Slack
 
 
-def judged(
+def check_conditions(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
 ) -> list[ConditionCheck]:
-    """All conditions of a method, in the paper's order."""
+    """Every condition of a method at given step sizes, in the paper's order."""
     return [
-        ConditionCheck(own, own.slack(c, s, e, reading)) for own in CONDITIONS[method]
+        ConditionCheck(condition, condition.slack(c, s, e, reading))
+        for condition in CONDITIONS[method]
     ]
 
 
-def binding(verdicts: list[ConditionCheck]) -> ConditionCheck:
-    """The one with the least room."""
-    return min(verdicts, key=lambda verdict: verdict.slack.room)
+def binding(checks: list[ConditionCheck]) -> ConditionCheck:
+    """The condition with the smallest margin: the first one to fail."""
+    return min(checks, key=lambda check: check.slack.margin)

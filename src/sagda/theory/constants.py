@@ -1,8 +1,8 @@
-"""The theorems' constants, measured on a problem's data.
+"""Estimates of the theorems' constants from a problem and its data.
 
-Curvatures, noise and spread are taken at the start, at (x_0, y*(x_0)), and at points
-around the start; they hold there, and no more is said: DRO is not smooth everywhere,
-and AUC's noise grows with x.
+Curvature, noise and spread are measured at the start, at (x_0, y*(x_0)) and at points
+around the start. They hold there only: DRO is not smooth everywhere, and the noise of
+AUC grows with x. `setting.Constants` explains the symbols; `advice` uses the result.
 """
 
 from functools import partial
@@ -26,10 +26,10 @@ from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
 from sagda.theory.setting import Constants
 
-DENSE = 400  # numbers in z up to which whole Hessians are made
-POWER = 200  # steps of the power iteration beyond
-NORMAL = 1.96  # 95 % of a normal distribution lie within so many deviations
-FLAT = 1e-6  # curvatures below this share of the largest are none
+DENSE = 400  # the largest number of entries in z for which full Hessians are formed
+POWER = 200  # power iterations for larger models
+NORMAL = 1.96  # half width of a 95 % normal interval, in standard deviations
+FLAT = 1e-6  # curvatures below this fraction of the largest count as zero
 
 
 SYMBOLS = {
@@ -44,17 +44,17 @@ SYMBOLS = {
 
 
 class Estimate(NamedTuple):
-    """A constant, how it was had, where it holds, and within what."""
+    """A constant with the method that measured it and the region where it holds."""
 
     value: float
     how: str
     where: str = "everywhere"
-    low: float | None = None  # of a 95 % interval, where it was sampled
+    low: float | None = None  # ends of the 95 % interval of a sampled constant
     high: float | None = None
 
 
 class Estimates(NamedTuple):
-    """All that the theorems need."""
+    """An estimate of every constant that the theorems need."""
 
     smoothness: Estimate
     mu: Estimate
@@ -66,8 +66,9 @@ class Estimates(NamedTuple):
 
     @property
     def constants(self) -> Constants:
-        found = {name: own.value for name, own in self._asdict().items()}
-        return Constants(**found | {"mu": min(found["mu"], found["smoothness"])})
+        """The values alone, with mu capped at L_f."""
+        values = {name: estimate.value for name, estimate in self._asdict().items()}
+        return Constants(**values | {"mu": min(values["mu"], values["smoothness"])})
 
 
 def estimate(
@@ -80,21 +81,22 @@ def estimate(
     draws: int = 64,
     seed: int = 0,
 ) -> Estimates:
-    """Measure the constants of a problem.
+    """Estimate the theorems' constants of a problem.
 
     Args:
-        problem: f.
-        federation: its clients.
-        batch_size: rows of a stochastic gradient; None: all of a client's.
-        points: places around the start to look at, beside it and (x_0, y*).
-        radius: how far from the start they lie.
-        draws: stochastic gradients of every client, for the noise.
-        seed: of the start, the places and the draws.
+        problem: the objective f.
+        federation: the clients and their rows.
+        batch_size: rows per stochastic gradient, or None for all rows of a client.
+        points: number of random points to measure at, in addition to the start and
+            (x_0, y*(x_0)).
+        radius: distance of the random points from the start.
+        draws: stochastic gradients drawn from every client to measure the noise.
+        seed: seed of the start, the points and the draws.
     """
     check.integer("points", points, low=0)
     check.positive("radius", radius)
     check.integer("draws", draws, low=2)
-    if (reason := beyond(problem)) is not None:
+    if (reason := not_covered(problem)) is not None:
         raise BadValue(reason)
     keys = jax.vmap(root_key)(np.array([seed], np.uint32))
     start = jax.tree.map(lambda a: np.asarray(a)[0], draw_starts(problem, keys))
@@ -103,47 +105,49 @@ def estimate(
             problem, federation, np.float64, cohort=1, batch_size=batch_size
         )
         view = View.of(setup, federation, np.float64)
-        places = looked_at(view, start, points, radius, seed)
+        places = measured_points(view, start, points, radius, seed)
         where = f"within {radius:g} of the start" if points else "at the start"
         smoothness = max(float(x) for z in places for x in curvatures(view, z))
         noise = [noise_at(view, z, draws, seed) for z in places]
         spread = [spread_at(view, z) for z in places]
+        spread_x = max(float(s.x) for s in spread)
+        spread_y = max(float(s.y) for s in spread)
         return Estimates(
-            Estimate(smoothness, curvature_method(places[0]), where),
-            strong(view, places, where),
-            sampled([at.x for at in noise], draws, where),
-            sampled([at.y for at in noise], draws, where),
-            Estimate(max(float(s.x) for s in spread), "all clients", where),
-            Estimate(max(float(s.y) for s in spread), "all clients", where),
-            initial_gap(view, places[0]),
+            smoothness=Estimate(smoothness, curvature_method(places[0]), where),
+            mu=estimated_mu(view, places, where),
+            sigma_x=noisiest([moments.x for moments in noise], draws, where),
+            sigma_y=noisiest([moments.y for moments in noise], draws, where),
+            spread_x=Estimate(spread_x, "all clients", where),
+            spread_y=Estimate(spread_y, "all clients", where),
+            gap=initial_gap(view, places[0]),
         )
 
 
-def beyond(problem: Problem) -> str | None:
-    """Why the theorems say nothing of a problem; None if they may."""
+def not_covered(problem: Problem) -> str | None:
+    """Why the theorems do not cover a problem, or None if they do."""
     name = type(problem).__name__
     if problem.uses_torch:
         return (
-            "the theorems' constants are measured by JAX, which cannot look into a "
-            "PyTorch model; `sagda sweep` finds rates for it."
+            "the theorems' constants are measured with JAX, which cannot differentiate "
+            "a PyTorch model; find rates with `sagda sweep`."
         )
     if getattr(problem, "clip", None) is not None:
-        return "the theorems take gradients as they are, and `clip` cuts them short."
+        return "the theorems do not cover clipped gradients; remove `clip`."
     if not problem.measures_phi:
-        return f"the theorems need Phi, which {name} does not have."
-    for letter, held in zip("xy", problem.sets(), strict=True):
-        if held is not None:
+        return f"the theorems need Phi, which {name} does not define."
+    for letter, domain in zip("xy", problem.sets(), strict=True):
+        if domain is not None:
             return (
-                f"the theorems let x and y range freely, but {name} holds {letter} in "
-                f"a {type(held).__name__.lower()}; `sagda sweep` finds rates for it."
+                f"the theorems need unconstrained x and y, but {name} keeps {letter} "
+                f"in a {type(domain).__name__.lower()}; find rates with `sagda sweep`."
             )
     return None
 
 
-def looked_at(
+def measured_points(
     view: View, start: Point, points: int, radius: float, seed: int
 ) -> list[Point]:
-    """The start, the start with its best y, and places at `radius` from the start."""
+    """The start, (x_0, y*(x_0)), and random points at `radius` from the start."""
     problem = view.clients.problem
     z = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), start)
     best = outer(problem, z, view.clients.table, view.weight).y
@@ -151,8 +155,8 @@ def looked_at(
     flat, back = ravel_pytree(z)
     for i in range(points):
         key = key_of(root_key(seed), i, "places", 0)
-        ahead = jax.random.normal(key, flat.shape, jnp.float64)
-        places.append(back(flat + radius * ahead / jnp.linalg.norm(ahead)))
+        direction = jax.random.normal(key, flat.shape, jnp.float64)
+        places.append(back(flat + radius * direction / jnp.linalg.norm(direction)))
     return [problem.project(place) for place in places]
 
 
@@ -160,30 +164,34 @@ def looked_at(
 
 
 def curvature_method(z: Point) -> str:
+    """How `curvatures` measures a point of this size, as users read it."""
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(z))
-    return "Hessians of all clients" if size <= DENSE else "power iteration, from below"
+    return (
+        "Hessians of all clients" if size <= DENSE else "power iteration, a lower bound"
+    )
 
 
 @jax.jit
 def curvatures(view: View, z: Point) -> jax.Array:
-    """[M], the largest curvature of every f_i at z, up or down."""
+    """The largest absolute Hessian eigenvalue of every f_i at z, shape [M]."""
     flat, back = ravel_pytree(z)
 
-    def one(i: jax.Array) -> jax.Array:
+    def largest(i: jax.Array) -> jax.Array:
         f = view.clients.objective(i)
         xi = f.whole(root_key(0))
         slope = lambda v: ravel_pytree(f.grad(back(v), xi))[0]
-        times = lambda v: jax.jvp(slope, (flat,), (v,))[1]
+        times = lambda v: jax.jvp(slope, (flat,), (v,))[1]  # Hessian times v
         if flat.size <= DENSE:
             whole = jax.vmap(times)(jnp.eye(flat.size, dtype=flat.dtype))
             return jnp.abs(jnp.linalg.eigvalsh((whole + whole.T) / 2)).max()
         return power(times, flat)
 
-    return jax.lax.map(one, jnp.arange(view.clients.count))
+    # One client at a time: M Hessians together would need M times the memory.
+    return jax.lax.map(largest, jnp.arange(view.clients.count))
 
 
 def power(times: Any, like: jax.Array) -> jax.Array:
-    """The largest absolute eigenvalue, approached from below."""
+    """A lower bound on the largest absolute eigenvalue, by power iteration."""
     first = jax.random.normal(root_key(0), like.shape, like.dtype)
 
     def step(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -194,14 +202,15 @@ def power(times: Any, like: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, POWER, step, (first, jnp.zeros((), like.dtype)))[1]
 
 
-def strong(view: View, places: list[Point], where: str) -> Estimate:
-    """mu: the problem's own, or the least curvature in y that is not zero.
+def estimated_mu(view: View, places: list[Point], where: str) -> Estimate:
+    """mu in closed form if the problem has one, else measured at `places`.
 
-    Where f is not concave in y, curvatures say nothing of the PL inequality.
+    Where f is concave in y, mu is its smallest positive curvature in y. Elsewhere, and
+    for many entries in y, it is the smallest ratio of the PL inequality.
     """
-    own = view.clients.problem.concavity()
-    if own is not None:
-        return Estimate(float(own), "closed form")
+    concavity = view.clients.problem.concavity()
+    if concavity is not None:
+        return Estimate(float(concavity), "closed form")
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(places[0].y))
     values = []
     if size <= DENSE:
@@ -209,16 +218,16 @@ def strong(view: View, places: list[Point], where: str) -> Estimate:
     if not values or any(v.min() < -FLAT * v.max() or v.max() <= 0 for v in values):
         return Estimate(
             min(float(pl_ratio(view, z)) for z in places),
-            "least ratio of the PL inequality seen, an estimate from above",
+            "smallest PL ratio measured, an upper bound",
             where,
         )
     least = min(float(v[v > FLAT * v.max()].min()) for v in values)
-    return Estimate(least, "least curvature in y, of f", where)
+    return Estimate(least, "smallest curvature of f in y", where)
 
 
 @jax.jit
 def y_curvatures(view: View, z: Point) -> jax.Array:
-    """Eigenvalues of - d^2 f / dy^2."""
+    """Eigenvalues of -d^2 f / dy^2 at z, in ascending order."""
     flat, back = ravel_pytree(z.y)
     table, weight = view.clients.table, view.weight
     f = lambda y: mean_loss(view.clients.problem, Point(z.x, back(y)), table, weight)
@@ -227,7 +236,7 @@ def y_curvatures(view: View, z: Point) -> jax.Array:
 
 @jax.jit
 def pl_ratio(view: View, z: Point) -> jax.Array:
-    """||grad_y f||^2 / (2 (Phi - f))."""
+    """||grad_y f||^2 / (2 (Phi - f)) at z; the PL constant is its infimum."""
     problem, table, weight = view.clients.problem, view.clients.table, view.weight
     f = lambda z: mean_loss(problem, z, table, weight)
     value, slope = jax.value_and_grad(f)(z)
@@ -239,7 +248,7 @@ def pl_ratio(view: View, z: Point) -> jax.Array:
 
 
 class GradientMoments(NamedTuple):
-    """The mean of squared distances, and the deviation of that mean."""
+    """The mean squared distance from the exact gradient, and its standard error."""
 
     mean: Any
     deviation: Any
@@ -247,23 +256,23 @@ class GradientMoments(NamedTuple):
 
 @partial(jax.jit, static_argnames="draws")
 def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
-    """E ||g_i - grad f_i||^2, mean over clients, in x and in y."""
+    """`GradientMoments` of E ||g_i - grad f_i||^2 over clients, in x and in y."""
 
-    def one(i: jax.Array) -> Point:
+    def squared_noise(i: jax.Array) -> Point:
         f = view.clients.objective(i)
         center = f.grad(z, f.whole(root_key(0)))
         xi = f.draw(key_of(root_key(seed), 0, "noise", i), draws)
 
-        def away(own: Any) -> Point:
-            g = f.grad(z, own)
+        def of_draw(batch: Any) -> Point:
+            g = f.grad(z, batch)
             return Point(norm_sq(minus(g.x, center.x)), norm_sq(minus(g.y, center.y)))
 
-        return jax.lax.map(away, xi)
+        return jax.lax.map(of_draw, xi)
 
-    squares = jax.lax.map(one, jnp.arange(view.clients.count))  # [M, draws]
+    squares = jax.lax.map(squared_noise, jnp.arange(view.clients.count))  # [M, draws]
 
     def moments(values: jax.Array) -> GradientMoments:
-        # Every client is there; chance is in its draws alone.
+        # All clients are measured, so only the draws within a client are random.
         within = values.var(axis=1, ddof=1).mean() / values.size
         return GradientMoments(values.mean(), jnp.sqrt(within))
 
@@ -274,9 +283,9 @@ def minus(a: Any, b: Any) -> Any:
     return jax.tree.map(lambda p, q: p - q, a, b)
 
 
-def sampled(found: list[GradientMoments], draws: int, where: str) -> Estimate:
-    """The noisiest place's, with its interval."""
-    mean, deviation = max((float(m.mean), float(m.deviation)) for m in found)
+def noisiest(moments: list[GradientMoments], draws: int, where: str) -> Estimate:
+    """sigma at the point with the largest noise, with its 95 % interval."""
+    mean, deviation = max((float(m.mean), float(m.deviation)) for m in moments)
     root = lambda value: float(np.sqrt(max(value, 0.0)))
     low, high = mean - NORMAL * deviation, mean + NORMAL * deviation
     how = f"{draws} draws of every client"
@@ -287,11 +296,11 @@ def sampled(found: list[GradientMoments], draws: int, where: str) -> Estimate:
 def spread_at(view: View, z: Point) -> Point:
     """Root mean square of grad f_i - grad f over clients, in x and in y."""
 
-    def one(i: jax.Array) -> Point:
+    def gradient(i: jax.Array) -> Point:
         f = view.clients.objective(i)
         return f.grad(z, f.whole(root_key(0)))
 
-    slopes = jax.lax.map(one, jnp.arange(view.clients.count))
+    slopes = jax.lax.map(gradient, jnp.arange(view.clients.count))
 
     def rms(tree: Any) -> jax.Array:
         away = jax.tree.map(lambda a: a - a.mean(0, keepdims=True), tree)
@@ -305,7 +314,7 @@ def spread_at(view: View, z: Point) -> Point:
 
 @jax.jit
 def phi_at(view: View, z: Point, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Phi and its gradient at `x`, a vector in the shape of z.x."""
+    """Phi and its gradient at `x`, which has the entries of z.x as one vector."""
     back = ravel_pytree(z.x)[1]
     at = outer(
         view.clients.problem, Point(back(x), z.y), view.clients.table, view.weight
@@ -314,9 +323,10 @@ def phi_at(view: View, z: Point, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def initial_gap(view: View, z: Point) -> Estimate:
-    """Phi(x_0) - f(z_0)/10 - 0.9 inf Phi, the infimum by minimising Phi.
+    """calL_0 - calL_* = Phi(x_0) - f(z_0)/10 - 0.9 inf Phi.
 
-    inf (Phi - f/10) = 0.9 inf Phi, since f <= Phi with equality at y*.
+    The last term is inf (Phi - f/10), because f <= Phi with equality at y*. Minimising
+    Phi from the start finds an upper bound on inf Phi, so the gap is a lower bound.
     """
     flat = np.asarray(ravel_pytree(z.x)[0])
     both = lambda x: tuple(np.asarray(a) for a in phi_at(view, z, jnp.asarray(x)))
@@ -324,6 +334,4 @@ def initial_gap(view: View, z: Point) -> Estimate:
     done = minimize(both, flat, jac=True, method="L-BFGS-B", options=options)
     f = mean_loss(view.clients.problem, z, view.clients.table, view.weight)
     gap = max(float(both(flat)[0]) - float(f) / 10 - 0.9 * float(done.fun), 0.0)
-    return Estimate(
-        gap, "Phi minimised from the start, an estimate from below", "there"
-    )
+    return Estimate(gap, "Phi minimised from the start, a lower bound", "at the start")

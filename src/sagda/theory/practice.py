@@ -1,7 +1,8 @@
-"""What works, beside what can be proved: a short sweep around the theory's scale.
+"""Step sizes that work in practice, found by short runs around the theory's scale.
 
-The conditions have eta_y L_f K and eta_y/eta_x; the sweep goes over these two, at the
-server rates that were given, in one compiled program.
+The conditions constrain eta_y L_f K and eta_y/eta_x. So the grid covers these two
+quantities at the given server rates, and one compiled program runs all of it. `rates`
+has the step sizes that can be proved instead.
 """
 
 from typing import Any, NamedTuple
@@ -16,32 +17,32 @@ from sagda.simulator.run import Run
 from sagda.simulator.sweep import sweep
 from sagda.theory.setting import Constants, Setting, Steps
 
-FACTOR = 4.0  # from one value of a grid to the next
-WIDE = 5  # values of each of the two
-FIRST = (-3, -1)  # the least eta_y L_f K and the least eta_y/eta_x, as powers of it
-MOVE = 3  # by so many values the grid goes after a best point at its edge
-TURNS = 4
+FACTOR = 4.0  # ratio of neighbouring values in the grid
+WIDE = 5  # values of eta_y L_f K, and of eta_y/eta_x, in the grid
+FIRST = (-3, -1)  # the smallest of each, as exponents of FACTOR
+MOVE = 3  # values by which the grid moves if the best one is on its edge
+TURNS = 4  # grids at most
 ROUNDS = 100
-LAST = 5  # the last fifth of the rounds counts
+LAST = 5  # 1/LAST of the rounds, the last ones, are averaged
 
 
-class Tried(NamedTuple):
-    """Rates, and the mean of ||grad Phi||^2 in the last rounds; inf: diverged."""
+class TriedRates(NamedTuple):
+    """Step sizes and their mean ||grad Phi||^2 in the last rounds (inf: diverged)."""
 
     steps: Steps
     error: float
 
 
 class Practice(NamedTuple):
-    """The best of a short sweep, and where the others stand after as many rounds."""
+    """Result of the short runs: the best, the given and the provable step sizes."""
 
-    best: Tried
-    given: Tried
-    provable: Tried
+    best: TriedRates
+    given: TriedRates
+    provable: TriedRates
     begin: float  # ||grad Phi(x_0)||^2
-    rounds: int
-    tried: int  # rates
-    edge: bool  # whether the best is at the end of the last grid
+    rounds: int  # of every short run
+    tried: int  # the number of step sizes that were run
+    edge: bool  # whether the best is on the edge of the last grid
 
 
 def practice(
@@ -56,60 +57,71 @@ def practice(
     rounds: int = ROUNDS,
     **options: Any,
 ) -> Practice:
-    """Try rates around the theory's scale, the given ones, and the provable ones.
+    """Run a grid of step sizes around the theory's scale for a few rounds each.
 
-    `options` are those of `simulate`: seeds, batch_size and others.
+    The given and the provable step sizes run with every grid. `options` are options of
+    `simulate`, such as `seeds` and `batch_size`.
     """
     rounds = min(rounds, setting.rounds)
     options |= {"cohort": setting.cohort, "rounds": rounds}
     options["eval_every"] = max(1, rounds // 50)
     unit = 1 / (constants.smoothness * setting.local_steps)
 
-    def point(i: int, j: int) -> Steps:
+    def steps_at(i: int, j: int) -> Steps:
         """eta_y = unit FACTOR^i, and eta_x = eta_y / FACTOR^j."""
         y = unit * FACTOR**i
         x = y / FACTOR**j
         x, y = (float(f"{v:.3g}") for v in (x / given.x_server, y / given.y_server))
         return Steps(x, y, given.x_server, given.y_server)
 
-    found: dict[tuple[int, int], Tried] = {}
-    tried: list[Tried] = []
+    errors: dict[tuple[int, int], TriedRates] = {}
+    tried: list[TriedRates] = []
     corner, begin = FIRST, 0.0
     best, edge = FIRST, True
     for _ in range(TURNS):
         grid = [
             (corner[0] + i, corner[1] + j) for i in range(WIDE) for j in range(WIDE)
         ]
-        # The two others come along each time, so that one program does for all turns.
-        steps = [*(point(*place) for place in grid), given, provable]
-        runs = sweep([at(method, e) for e in steps], problem, federation, **options)
-        tried = [Tried(e, end(run, rounds)) for e, run in zip(steps, runs, strict=True)]
-        found |= zip(grid, tried[:-2], strict=True)
+        # Every turn runs the same number of methods, so they share one program.
+        steps = [*(steps_at(*cell) for cell in grid), given, provable]
+        methods = [with_steps(method, e) for e in steps]
+        runs = sweep(methods, problem, federation, **options)
+        tried = [
+            TriedRates(e, last_error(run, rounds))
+            for e, run in zip(steps, runs, strict=True)
+        ]
+        errors |= zip(grid, tried[:-2], strict=True)
         begin = float(runs[0].history["grad_phi_sq"][:, 0].mean())
-        best = min(found, key=lambda place: found[place].error)
+        best = min(errors, key=lambda cell: errors[cell].error)
         moves = [direction(k, low) for k, low in zip(best, corner, strict=True)]
         edge = any(moves)
-        if not edge or not np.isfinite(found[best].error):
+        if not edge or not np.isfinite(errors[best].error):
             break
         corner = (corner[0] + MOVE * moves[0], corner[1] + MOVE * moves[1])
     return Practice(
-        found[best], tried[-2], tried[-1], begin, rounds, len(found) + 2, edge
+        best=errors[best],
+        given=tried[-2],
+        provable=tried[-1],
+        begin=begin,
+        rounds=rounds,
+        tried=len(errors) + 2,
+        edge=edge,
     )
 
 
 def direction(k: int, low: int) -> int:
-    """Where to go on: nowhere, if k is inside of the values from `low` on."""
+    """Where the grid from `low` on must move: -1 or 1 if k is on its edge, else 0."""
     return (k >= low + WIDE - 1) - (k <= low)
 
 
-def end(run: Run, rounds: int) -> float:
-    """The mean of ||grad Phi||^2 over seeds and the last rounds."""
+def last_error(run: Run, rounds: int) -> float:
+    """The mean of ||grad Phi||^2 over seeds and the last rounds (inf: diverged)."""
     error = float(run.history.tail("grad_phi_sq", max(1, rounds // LAST)).mean())
     return error if np.isfinite(error) else float("inf")
 
 
-def at(method: Method, e: Steps) -> Method:
-    """The method at other rates."""
+def with_steps(method: Method, e: Steps) -> Method:
+    """The same method with other step sizes."""
     local, server = Rates(e.x_local, e.y_local), Rates(e.x_server, e.y_server)
     rates = {"local_lr": local, "server_lr": server}
     return Method(method.factory, method.arguments | rates)

@@ -1,8 +1,8 @@
-"""Rates from the theorems: the ones that minimise a bound, and the corollaries' scales.
+"""Step sizes from the theorems: those that minimise a bound, and the corollaries'.
 
-In the logarithms of the four rates every bound is convex, and so is every condition:
-all are sums of positive monomials, once what is subtracted is moved to the other side.
-So a local search finds the best rates there are.
+Every bound and every condition is convex in the logarithms of the four rates: each is
+a sum of positive monomials after negative terms change sides. So a local search finds
+the global optimum. `practice` finds step sizes that work instead of provable ones.
 """
 
 import math
@@ -15,26 +15,35 @@ from scipy.optimize import minimize
 from sagda import check
 from sagda.check import BadValue
 from sagda.theory.bounds import Bound, bound
-from sagda.theory.conditions import CONDITIONS, Reading, judged
+from sagda.theory.conditions import CONDITIONS, Reading, check_conditions
 from sagda.theory.setting import Constants, Setting, Steps
 
-TINY = 1e-60  # rates below this are none
-EDGE = 1e-9  # relative room that is left, so that rounding does not cross an edge
-WIDE = 30.0  # in logarithms, how far one search may go
-STEP = 1.01  # the step by which an answer is tried
+TINY = 1e-60  # smaller rates count as infeasible
+EDGE = 1e-9  # relative margin left in each condition, so that rounding cannot fail it
+WIDE = 30.0  # largest change of a logarithm in one search
+STEP = 1.01  # factor between a solution and the neighbours it is compared with
 MOST = 10**18  # rounds
 
 
 def largest_server_rate(s: Setting) -> float:
-    """sqrt(m K): where the corollaries' eta and the largest local rates meet."""
+    """sqrt(m K), at which the corollaries' eta needs the largest local rates."""
     return math.sqrt(s.cohort * s.local_steps)
 
 
 def feasible(
-    method: str, c: Constants, s: Setting, e: Steps, reading: Reading, server: float
+    method: str, c: Constants, s: Setting, e: Steps, reading: Reading, cap: float
 ) -> bool:
-    capped = max(e.x_server, e.y_server) <= server * (1 + 1e-12)
-    return capped and all(v.slack.holds for v in judged(method, c, s, e, reading))
+    """Whether server rates are at most `cap` and every condition holds."""
+    capped = max(e.x_server, e.y_server) <= cap * (1 + 1e-12)
+    return capped and satisfied(method, c, s, e, reading)
+
+
+def satisfied(
+    method: str, c: Constants, s: Setting, e: Steps, reading: Reading
+) -> bool:
+    """Whether every condition of a method holds at these step sizes."""
+    checks = check_conditions(method, c, s, e, reading)
+    return all(check.slack.holds for check in checks)
 
 
 def best(
@@ -43,23 +52,26 @@ def best(
     s: Setting,
     *,
     reading: Reading = "proof",
-    server: float | None = None,
+    max_server_lr: float | None = None,
 ) -> Steps:
-    """The rates that satisfy every condition and make the bound least.
+    """The rates that satisfy every condition and minimise the bound.
 
-    The theory likes local rates of zero with server rates without end, so server rates
-    are capped at `server` (default: sqrt(mK)).
+    The bound alone would drive local rates to zero and server rates to infinity. So
+    server rates are at most `max_server_lr` (default: sqrt(mK)).
     """
     check.choice("method", method, CONDITIONS)
     s.check()
-    cap = largest_server_rate(s) if server is None else check.positive("server", server)
+    cap = largest_server_rate(s)
+    if max_server_lr is not None:
+        cap = check.positive("max_server_lr", max_server_lr)
     steps = start(method, c, s, reading, cap)
     if steps is None:
         raise BadValue(
             f"no rates of {method} satisfy every condition for L_f = {c.smoothness:g}, "
-            f"mu = {c.mu:g}, K = {s.local_steps}: they would be below {TINY:g}."
+            f"mu = {c.mu:g}, K = {s.local_steps}: they would be below {TINY:g}. Lower "
+            "`smoothness` / `mu` or `local_steps`."
         )
-    steps = descended(method, c, s, steps, reading, cap)
+    steps = minimised(method, c, s, steps, reading, cap)
     return polished(method, c, s, steps, reading, cap)
 
 
@@ -70,37 +82,37 @@ def reach(
     epsilon: float,
     *,
     reading: Reading = "proof",
-    server: float | None = None,
+    max_server_lr: float | None = None,
 ) -> tuple[Setting, Steps]:
-    """The fewest rounds whose least bound is at most epsilon^2, and their best rates.
+    """The fewest rounds whose minimal bound is at most epsilon^2, and their rates.
 
-    The rounds of `s` are not looked at.
+    Returns `s` with these rounds (its own are ignored), to within 0.1 %.
     """
     check.positive("epsilon", epsilon)
 
     def steps(rounds: int) -> Steps | None:
         at = s._replace(rounds=rounds)
-        e = best(method, c, at, reading=reading, server=server)
+        e = best(method, c, at, reading=reading, max_server_lr=max_server_lr)
         fits = bound(method, c, at, e, reading).total <= epsilon**2
         return e if fits else None
 
     low, high = 0, 1
-    while (found := steps(high)) is None:
+    while (solution := steps(high)) is None:
         low, high = high, 2 * high
         if high > MOST:
             raise BadValue(f"`epsilon` {epsilon:g} needs more than {MOST:g} rounds.")
-    # Three digits of so many rounds are enough; few are had exactly.
+    # Bisect to three digits; small numbers of rounds come out exact.
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
         if (closer := steps(middle)) is None:
             low = middle
         else:
-            high, found = middle, closer
-    return s._replace(rounds=high), found
+            high, solution = middle, closer
+    return s._replace(rounds=high), solution
 
 
 class BoundPoint(NamedTuple):
-    """The least bound of a setting, and the rates that have it."""
+    """The minimal bound of a setting, and the step sizes that reach it."""
 
     setting: Setting
     steps: Steps
@@ -115,22 +127,25 @@ def curve(
     values: Sequence[int],
     *,
     reading: Reading = "proof",
-    server: float | None = None,
+    max_server_lr: float | None = None,
 ) -> list[BoundPoint]:
-    """The least bound over T, or over K at equal T."""
+    """The minimal bound at each value of T, or of K at the same T."""
     check.choice("over", over, ("rounds", "local_steps"))
-    found = []
+    points = []
     for value in values:
         at = s._replace(**{over: check.integer(over, value, low=1)})
-        e = best(method, c, at, reading=reading, server=server)
-        found.append(BoundPoint(at, e, bound(method, c, at, e, reading)))
-    return found
+        e = best(method, c, at, reading=reading, max_server_lr=max_server_lr)
+        points.append(BoundPoint(at, e, bound(method, c, at, e, reading)))
+    return points
 
 
 def start(
     method: str, c: Constants, s: Setting, reading: Reading, cap: float
 ) -> Steps | None:
-    """Rates small enough: every condition's right side shrinks faster than its left."""
+    """Feasible rates to start from, or None if only rates below `TINY` are feasible.
+
+    Halving works because each right side shrinks faster than its left side.
+    """
     y = 1 / (c.potential_smoothness * s.local_steps)
     while y > TINY:
         x = y / (40 * c.kappa**2)
@@ -141,43 +156,44 @@ def start(
     return None
 
 
-def descended(
+def minimised(
     method: str, c: Constants, s: Setting, steps: Steps, reading: Reading, cap: float
 ) -> Steps:
-    """Sequential quadratic programming on logarithms, server rates at their cap."""
+    """Minimise the bound by SLSQP over log eta_x, log eta_y; server rates are `cap`."""
 
     def at(logs: np.ndarray) -> Steps:
         x, y = np.exp(logs)
         return Steps(float(x / cap), float(y / cap), cap, cap)
 
-    def height(logs: np.ndarray) -> float:
+    def log_bound(logs: np.ndarray) -> float:
         return math.log(bound(method, c, s, at(logs), reading).total)
 
-    def rooms(logs: np.ndarray) -> np.ndarray:
-        found = [v.slack for v in judged(method, c, s, at(logs), reading)]
-        return np.array([max(slack.room, -1e3) for slack in found]) - EDGE
+    def margins(logs: np.ndarray) -> np.ndarray:
+        checks = check_conditions(method, c, s, at(logs), reading)
+        # A margin of minus infinity would stop the solver.
+        return np.array([max(check.slack.margin, -1e3) for check in checks]) - EDGE
 
     now = np.log([steps.x, steps.y])
     for _ in range(20):
         with np.errstate(all="ignore"):
             done = minimize(
-                height, now, method="SLSQP",
+                log_bound, now, method="SLSQP",
                 bounds=[(log - WIDE, log + WIDE) for log in now],
-                constraints={"type": "ineq", "fun": rooms},
+                constraints={"type": "ineq", "fun": margins},
                 options={"ftol": 1e-14, "maxiter": 200},
             )  # fmt: skip
-        found = done.x
-        better = np.isfinite(found).all() and rooms(found).min() >= -EDGE / 2
-        if not better or height(found) >= height(now) - 1e-12:
+        then = done.x
+        valid = np.isfinite(then).all() and margins(then).min() >= -EDGE / 2
+        if not valid or log_bound(then) >= log_bound(now) - 1e-12:
             break
-        now = found
+        now = then
     return at(now)
 
 
 def polished(
     method: str, c: Constants, s: Setting, steps: Steps, reading: Reading, cap: float
 ) -> Steps:
-    """Small steps in every rate for as long as one is feasible and better."""
+    """Improve `steps` by small feasible changes of each rate until none helps."""
     size = 1.1
     while size > 1 + 1e-7:
         here = bound(method, c, s, steps, reading).total
@@ -194,28 +210,28 @@ def polished(
 
 
 def neighbours(steps: Steps, size: float = STEP) -> list[Steps]:
-    """One step up and down in each rate, and in both rates of a variable together."""
-    found = []
+    """Steps with one rate, or both local rates, multiplied or divided by `size`."""
+    others = []
     for factor in (size, 1 / size):
         for name, value in steps._asdict().items():
-            found.append(steps._replace(**{name: value * factor}))
-        found.append(
+            others.append(steps._replace(**{name: value * factor}))
+        others.append(
             steps._replace(
                 x_local=steps.x_local * factor, y_local=steps.y_local * factor
             )
         )
-    return found
+    return others
 
 
 # The corollaries.
 
 
 def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
-    """The corollaries' rates, with `scale` for their unnamed constants, all alike.
+    """The corollaries' rates, with `scale` in place of each unnamed constant.
 
-    Corollary 1's local rate K^(3/4)/(mT)^(1/4) and 1/(m^(1/2) K^(3/2)) bound the local
-    error by 1/sqrt(mKT) only up to T = mK; the one of Corollary 2 does so beyond, and
-    the least of them is taken.
+    Corollary 1's local rates K^(3/4)/(mT)^(1/4) and 1/(m^(1/2) K^(3/2)) bound the local
+    error by 1/sqrt(mKT) only up to T = mK. Corollary 2's local rate does so beyond. The
+    smallest of them is used.
     """
     check.choice("method", method, CONDITIONS)
     check.positive("scale", scale)
@@ -240,10 +256,8 @@ def most_local_steps(
     reading: Reading = "proof",
     limit: int = 10**6,
 ) -> int:
-    """The largest K at which these rates satisfy every condition; 0: none does."""
-    holds = lambda K: all(
-        v.slack.holds for v in judged(method, c, s._replace(local_steps=K), e, reading)
-    )
+    """The largest K at which these rates satisfy every condition, or 0 for none."""
+    holds = lambda K: satisfied(method, c, s._replace(local_steps=K), e, reading)
     if not holds(1):
         return 0
     low, high = 1, 2

@@ -1,4 +1,8 @@
-"""What the theorems speak of: constants of a problem, a setting, and step sizes."""
+"""The symbols of the theorems: problem constants, the setting of a run, step sizes.
+
+These classes hold and check numbers. `constants` measures them on data, `conditions`
+and `bounds` insert them into the theorems.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,20 +10,21 @@ from typing import NamedTuple
 from sagda import check
 from sagda.check import BadValue
 
-HUGE = 1e30  # beyond it, and below its inverse, products leave the range of floats
+# Products of larger (or inversely smaller) constants overflow (or underflow).
+HUGE = 1e30
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Assumptions 1 to 4, in numbers.
+    """The constants of Assumptions 1 to 4.
 
     Args:
-        smoothness: L_f, of every f_i.
-        mu: the PL constant of f in y.
-        sigma_x: root of the variance of a stochastic gradient in x.
-        sigma_y: the same in y.
+        smoothness: L_f, the smoothness constant that every f_i shares.
+        mu: the PL (Polyak-Lojasiewicz) constant of f in y.
+        sigma_x: standard deviation of a stochastic gradient in x.
+        sigma_y: standard deviation of a stochastic gradient in y.
         spread_x: sigma_{x,G}, root mean square of grad_x f_i - grad_x f over clients.
-        spread_y: the same in y.
+        spread_y: sigma_{y,G}, root mean square of grad_y f_i - grad_y f over clients.
         gap: calL_0 - calL_*, where calL = Phi - f/10.
     """
 
@@ -45,6 +50,7 @@ class Constants:
 
     @property
     def kappa(self) -> float:
+        """L_f / mu, the condition number."""
         return self.smoothness / self.mu
 
     @property
@@ -54,19 +60,20 @@ class Constants:
 
     @property
     def potential_smoothness(self) -> float:
-        """L + L_f/10, which every bound has."""
+        """L + L_f/10, the smoothness of the potential calL in every bound."""
         return self.phi_smoothness + self.smoothness / 10
 
 
 class Setting(NamedTuple):
-    """How a run is laid out."""
+    """The sizes of a run: clients, cohort, local steps and rounds."""
 
     clients: int  # M
-    cohort: int  # m
+    cohort: int  # m, clients per round
     local_steps: int  # K
     rounds: int  # T
 
     def check(self) -> "Setting":
+        """This setting, or `BadValue` for sizes that contradict each other."""
         check.integer("clients", self.clients, low=1)
         check.integer("cohort", self.cohort, low=1, high=self.clients, what=" (M)")
         check.integer("local_steps", self.local_steps, low=1)
@@ -75,16 +82,17 @@ class Setting(NamedTuple):
 
     @property
     def full(self) -> bool:
+        """Whether every client takes part in every round (m = M)."""
         return self.cohort == self.clients
 
     @property
     def sampling(self) -> float:
-        """1 - m/M: what is left to chance in a cohort."""
+        """1 - m/M, the factor of the variance that client sampling causes."""
         return 1 - self.cohort / self.clients
 
 
 class Steps(NamedTuple):
-    """Step sizes; the effective ones are local times server."""
+    """The four step sizes. The effective step size is local times server."""
 
     x_local: float
     y_local: float
@@ -92,18 +100,19 @@ class Steps(NamedTuple):
     y_server: float = 1.0
 
     def check(self) -> "Steps":
+        """These steps, or `BadValue` if one is not a positive number."""
         for name, value in self._asdict().items():
             check.positive(name, value)
         return self
 
     @property
     def x(self) -> float:
-        """eta_x."""
+        """eta_x, the effective step size of x."""
         return self.x_local * self.x_server
 
     @property
     def y(self) -> float:
-        """eta_y."""
+        """eta_y, the effective step size of y."""
         return self.y_local * self.y_server
 
     @property

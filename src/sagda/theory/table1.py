@@ -1,6 +1,8 @@
-"""Table 1 of the paper: what is needed to reach ||grad Phi|| <= epsilon, by order.
+"""Table 1 of the paper and Parallel SGDA: the cost of reaching ||grad Phi|| <= epsilon.
 
-Only orders are compared: every unnamed constant is taken as one.
+These are orders of growth as published, with every unnamed constant taken as one. For
+the bound of a concrete problem use `bounds` and `rates`. The *Complexity* table of
+docs/algorithms.md has the same rows; a test compares them.
 """
 
 from collections.abc import Callable
@@ -9,80 +11,107 @@ from typing import NamedTuple
 from sagda import check
 
 
+class Order(NamedTuple):
+    """An order of growth in m and epsilon: its formula, and a function for it."""
+
+    formula: str
+    numeric: Callable[[int, float], float]
+
+
+EPS_2 = Order("ε⁻²", lambda m, e: e**-2)
+EPS_3 = Order("ε⁻³", lambda m, e: e**-3)
+EPS_4 = Order("ε⁻⁴", lambda m, e: e**-4)
+EPS_4_OVER_M = Order("ε⁻⁴/m", lambda m, e: e**-4 / m)
+EPS_6_OVER_M = Order("ε⁻⁶/m", lambda m, e: e**-6 / m)
+LOCAL_SGDA = Order(
+    "max(ε⁻⁴, ε⁻⁶/m^(2/3))", lambda m, e: max(e**-4, m ** (-2 / 3) * e**-6)
+)
+
+
 class Table1Row(NamedTuple):
-    """One method's complexity."""
+    """The published complexity of one method."""
 
     method: str
-    bounded_dissimilarity: str
-    client_sampling: str
-    samples: str  # stochastic gradients of each client
-    rounds: str
-    count_samples: Callable[[int, float], float]  # of m and epsilon
-    count_rounds: Callable[[int, float], float] | None
+    rounds: Order | None
+    samples: Order  # stochastic gradients of each client
+    bounded_dissimilarity: str  # whether the analysis bounds how gradients differ
+    client_sampling: str  # whether the analysis covers m < M
     source: str
+    names: tuple[str, ...] = ()  # the method in `sagda.ALGORITHMS`
 
 
 TABLE = (
     Table1Row(
-        "SGDA", "-", "-", "eps^-4", "-",
-        lambda m, e: e**-4, None,
-        "Lin, Jin, Jordan (2020), one machine",
+        method="SGDA", rounds=None, samples=EPS_4,
+        bounded_dissimilarity="-", client_sampling="-",
+        source="Lin, Jin, Jordan 2020, one machine",
     ),
     Table1Row(
-        "Local SGDA", "needed", "no",
-        "max(eps^-4, m^(-2/3) eps^-6)", "(1/m) eps^-6",
-        lambda m, e: max(e**-4, m ** (-2 / 3) * e**-6), lambda m, e: e**-6 / m,
-        "Deng, Mahdavi (2021)",
+        method="Parallel SGDA", rounds=EPS_4_OVER_M, samples=EPS_4_OVER_M,
+        bounded_dissimilarity="not needed", client_sampling="no",
+        source="Lin, Jin, Jordan 2020, batch shared by m clients; not in Table 1",
+        names=("parallel-sgda",),
     ),
     Table1Row(
-        "(Momentum) Local SGDA", "needed", "no", "(1/m) eps^-4", "eps^-3",
-        lambda m, e: e**-4 / m, lambda m, e: e**-3,
-        "Sharma et al. (2022)",
+        method="Local SGDA", rounds=EPS_6_OVER_M, samples=LOCAL_SGDA,
+        bounded_dissimilarity="needed", client_sampling="no",
+        source="Deng, Mahdavi 2021",
+        names=("local-sgda",),
     ),
     Table1Row(
-        "CD-MAGE", "needed", "yes", "(1/m) eps^-4", "(1/m) eps^-4",
-        lambda m, e: e**-4 / m, lambda m, e: e**-4 / m,
-        "Xie et al. (2021)",
+        method="(Momentum) Local SGDA", rounds=EPS_3, samples=EPS_4_OVER_M,
+        bounded_dissimilarity="needed", client_sampling="no",
+        source="Sharma et al. 2022, a later analysis",
+        names=("local-sgda", "momentum-local-sgda"),
     ),
     Table1Row(
-        "SAGDA", "not needed", "yes", "(1/m) eps^-4", "eps^-2",
-        lambda m, e: e**-4 / m, lambda m, e: e**-2,
-        "Corollary 1; for m < M see docs/theory.md",
+        method="CD-MAGE", rounds=EPS_4_OVER_M, samples=EPS_4_OVER_M,
+        bounded_dissimilarity="needed", client_sampling="yes",
+        source="Xie et al. 2021",
+        names=("cd-mage",),
     ),
     Table1Row(
-        "FSGDA", "needed", "yes", "(1/m) eps^-4", "eps^-2",
-        lambda m, e: e**-4 / m, lambda m, e: e**-2,
-        "Corollaries 2 and 3; the rounds for m = M, else (1/m) eps^-4",
+        method="SAGDA", rounds=EPS_2, samples=EPS_4_OVER_M,
+        bounded_dissimilarity="not needed", client_sampling="yes",
+        source="SAGDA paper, Corollary 1; for m < M see docs/theory.md",
+        names=("sagda-i", "sagda-ii"),
+    ),
+    Table1Row(
+        method="FSGDA", rounds=EPS_2, samples=EPS_4_OVER_M,
+        bounded_dissimilarity="needed", client_sampling="yes",
+        source="SAGDA paper, Corollaries 2 and 3; rounds for m = M, else ε⁻⁴/m",
+        names=("fsgda",),
     ),
 )  # fmt: skip
 
 
 class Counted(NamedTuple):
-    """A row in numbers."""
+    """A row of the table in numbers."""
 
     row: Table1Row
     samples: float
     rounds: float | None
-    best_local_steps: float | None  # K with so few rounds: samples over rounds
-    rounds_at: float | None  # with the given K
+    best_local_steps: float | None  # smallest K that needs no more rounds than the row
+    rounds_at: float | None  # rounds with the given K
 
 
 def counted(cohort: int, epsilon: float, local_steps: int = 10) -> list[Counted]:
-    """Table 1 for m clients, a target, and K.
+    """The table in numbers, for m clients per round, a target epsilon, and K.
 
-    All samples must be had, K in a round, and no K makes fewer rounds do than the
-    table's.
+    A round uses K samples of each client. So the rounds are samples / K, but never
+    fewer than the table's.
     """
     K = check.integer("local_steps", local_steps, low=1)
     m = check.integer("cohort", cohort, low=1)
     epsilon = check.positive("epsilon", epsilon)
     check.real("epsilon", epsilon, low=1e-30, high=1.0)
-    found = []
+    rows = []
     for row in TABLE:
-        samples = row.count_samples(m, epsilon)
-        rounds = None if row.count_rounds is None else row.count_rounds(m, epsilon)
-        own = (None, None)
-        if rounds is not None:
-            own = (max(1.0, samples / rounds), max(rounds, samples / K))
-        found.append(Counted(row, samples, rounds, *own))
-    return found
+        samples = row.samples.numeric(m, epsilon)
+        rounds = best_local_steps = rounds_at = None
+        if row.rounds is not None:
+            rounds = row.rounds.numeric(m, epsilon)
+            best_local_steps = max(1.0, samples / rounds)
+            rounds_at = max(rounds, samples / K)
+        rows.append(Counted(row, samples, rounds, best_local_steps, rounds_at))
+    return rows
