@@ -3,11 +3,12 @@
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 
+from sagda.check import BadKind
 from sagda.keys import Key, key_of
 from sagda.pytree import register
 
@@ -57,6 +58,8 @@ class Rates:
     Examples:
         >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
         Rates(x=0.1, y=0.1)
+        >>> Rates(0.1, 0.2) * 2 == 2 * Rates(0.1, 0.2)
+        True
     """
 
     x: Any
@@ -67,18 +70,75 @@ class Rates:
         value = lambda eta: eta(t) if callable(eta) else eta
         return Rates(value(self.x), value(self.y))
 
-    def __mul__(self, d: Point) -> Point:
+    @overload
+    def __mul__(self, other: Point) -> Point: ...
+    @overload
+    def __mul__(self, other: float | jax.Array) -> "Rates": ...
+    def __mul__(self, other: Any) -> Any:
+        """Each half of a point times its rate, or both rates times a number."""
+        if not isinstance(other, Point):
+            return other * self
         scale = lambda eta, tree: jax.tree.map(lambda a: times(eta, a), tree)
-        return Point(scale(self.x, d.x), scale(self.y, d.y))
+        return Point(scale(self.x, other.x), scale(self.y, other.y))
+
+    def __rmul__(self, c: Any) -> "Rates":
+        scale = lambda eta: (lambda t: c * eta(t)) if callable(eta) else c * eta
+        return Rates(scale(self.x), scale(self.y))
+
+
+def minus(a: PyTree, b: PyTree) -> Any:
+    """a - b for trees of one structure."""
+    return jax.tree.map(lambda p, q: p - q, a, b)
+
+
+class Zero:
+    """A zero with the shape of a PyTorch tensor; adding it to a tensor costs nothing.
+
+    Algorithms subtract and add control variates in every local step. Where these are
+    zero, as in FSGDA, this class saves two passes over the model per step.
+    """
+
+    requires_grad = False  # `is_torch` recognises tensors by this attribute
+
+    def __init__(self, like: Any):
+        self.like = like
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Called by PyTorch for `tensor + zero`, `tensor - zero` and the like."""
+        sums = "sub", "add"
+        if (
+            function.__name__ in sums
+            and len(args) == 2
+            and not isinstance(args[0], cls)
+        ):
+            return args[0]
+        args = [a.tensor if isinstance(a, Zero) else a for a in args]
+        return function(*args, **(kwargs or {}))
+
+    @property
+    def tensor(self) -> Any:
+        """The zeros as a real tensor."""
+        return self.like.new_zeros(self.like.shape)
+
+    def add(self, other: Any, alpha: float = 1.0) -> Any:
+        return alpha * other
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    def __sub__(self, other: Any) -> Any:
+        return -other
+
+    def __rmul__(self, c: Any) -> "Zero":
+        return self
 
 
 def zeros_like(z: PyTree) -> Any:
     """A tree of zeros, shaped as `z`."""
-    if is_torch(z):
-        from sagda.models.torch import Zero
-
-        return jax.tree.map(Zero, z)
-    return jax.tree.map(jnp.zeros_like, z)
+    return jax.tree.map(Zero if is_torch(z) else jnp.zeros_like, z)
 
 
 def where(condition: Any, a: PyTree, b: PyTree) -> Any:
@@ -189,6 +249,17 @@ def run_round(
     """
     for phase in phases:
         mean, share, carry = exchange(phase, phase.broadcast(state), carry)
-        state = phase.server(state, mean, share, t)
+        state = check_state(phase.name, phase.server(state, mean, share, t))
         state = state._replace(z=project(state.z))
     return state, carry
+
+
+def check_state(phase: str, state: Any) -> Any:
+    """`state`, or a `BadKind` if a phase's server function returned something else."""
+    if not hasattr(state, "_replace") or not isinstance(getattr(state, "z", 0), Point):
+        raise BadKind(
+            f"the server function of phase {phase!r} must return the server's state, a "
+            "NamedTuple with a field `z` that is a Point, got "
+            f"{type(state).__name__}; `state._replace(z=...)` makes one."
+        )
+    return state

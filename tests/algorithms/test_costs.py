@@ -30,11 +30,6 @@ U = 4 * 10  # bytes of one point
         ("momentum-local-sgda", {"local_steps": 5}, [(2, 2, 5, 35, 0)]),
         ("cd-mage", {"local_steps": 5}, [(1, 1, 1, 0, 1), (1, 1, 10, 70, 0)]),
         ("cd-mage-plus", {"local_steps": 5}, [(2, 1, 2, 0, 2), (1, 1, 10, 70, 0)]),
-        (
-            "cd-mage-plus",
-            {"local_steps": 5, "estimator": "client"},
-            [(1, 1, 1, 0, 1), (1, 1, 8, 56, 0)],
-        ),
     ],
 )
 def test_costs_of_a_round(name, options, phases):

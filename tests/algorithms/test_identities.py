@@ -239,29 +239,6 @@ def test_cd_mage_plus_with_weight_one_is_cd_mage(setting):
     same(run64(one, *case, **options), run64(cd_mage(**shared), *case, **options))
 
 
-def test_the_client_recursion_without_forgetting_or_noise_is_cd_mage(setting):
-    case, options = setting
-    options |= {"batch_size": None}
-    shared = {"local_lr": LOCAL, "local_steps": 4}
-    one = cd_mage_plus(**shared, estimator="client", beta=0.0, decay=0.0)
-    same(run64(one, *case, **options), run64(cd_mage(**shared), *case, **options))
-
-
-def test_the_client_recursion_that_forgets_all_is_local_sgda_after_one_step(quadratic):
-    """With one round and K = 2: z_t - eta e_t, then a step along g_i there."""
-    options = {"batch_size": None, "rounds": 1}
-    forgets = cd_mage_plus(
-        local_lr=LOCAL, local_steps=2, estimator="client", beta=1.0, decay=0.0
-    )
-    run = run64(forgets, *quadratic, **options)
-    first = run64(cd_mage(local_lr=LOCAL, local_steps=1), *quadratic, **options)
-    start = jax.tree.map(lambda a: a[0], first.z)
-    second = run64(
-        local_sgda(local_lr=LOCAL, local_steps=1), *quadratic, **options, start=start
-    )
-    same(run, second)
-
-
 def test_a_fresh_snapshot_and_one_step_are_local_sgda(setting):
     case, options = setting
     one = local_sgda_plus(local_lr=LOCAL, local_steps=1, snapshot_every=1)

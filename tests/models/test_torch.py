@@ -390,3 +390,17 @@ def test_a_zero_that_is_no_tensor_acts_as_one():
         )
     np.testing.assert_array_equal(pytorch.arrays(zero).x["w"], np.zeros(3))
     assert float(torch.dot(a, zero.x["w"])) == 0.0
+
+
+def test_treated_gradients_do_not_copy_the_model(clients):
+    """Weight decay and clipping leave x free: projecting hands back its tensors."""
+    from sagda.models.torch import tensors
+    from sagda.simulator.torch.objective import projected
+
+    problem = sagda.AUC.of(clients, model=sagda.Torch(perceptron()))
+    z = tensors(problem.init(sagda.keys.root_key(0)))
+    treated = sagda.Treated(problem, weight_decay=0.1, clip=1.0)
+    for before, after in zip(
+        jax.tree.leaves(z), jax.tree.leaves(projected(treated, z)), strict=True
+    ):
+        assert after is before

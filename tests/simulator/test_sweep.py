@@ -14,12 +14,12 @@ import pytest
 import sagda
 from sagda.check import BadValue
 from sagda.commands import main as cli
+from sagda.problems.metrics import judged_by
 from sagda.report.terminal import RunDisplay
 from sagda.runs import grid
 from sagda.runs.config import Config
 from sagda.runs.experiment import prepare, resolve
 from sagda.runs.folder import Stopped, Watch, execute
-from sagda.runs.results import judged_by
 from sagda.simulator.history import History
 from sagda.simulator.run import Progress, Run
 from sagda.simulator.simulate import run_side_by_side

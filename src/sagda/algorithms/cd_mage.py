@@ -4,9 +4,8 @@ Both have two exchanges a round. The first makes e_t, an estimate of grad f(z_t)
 second clients step along it, corrected on each step's own sample.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from sagda.algorithms.sagda import Rows, variate
@@ -96,8 +95,6 @@ def cd_mage_plus(
     local_steps: int = 10,
     weight: Rates = Rates(5.0, 5.0),
     decay: float = 0.2,
-    estimator: Literal["server", "client"] = "server",
-    beta: float = 0.1,
     anchor_batch: Rows = "all",
 ) -> Algorithm:
     """CD-MAGE+ (later CDMA-ADA): CD-MAGE with an estimate carried over rounds.
@@ -115,12 +112,6 @@ def cd_mage_plus(
         local_steps: K.
         weight: c, for x and for y.
         decay: a.
-        estimator: where the recursion runs: at the `server` over rounds, as in the
-            authors' program, or literally along each `client`'s steps, where
-            v^1 = e_t of CD-MAGE and
-            v^k = grad f_i(z^k; xi_k) + (1 - beta) (v^{k-1} - grad f_i(z^{k-1}; xi_k)),
-            by which the clients' drift comes back as (1 - beta)^k.
-        beta: of the `client` estimator.
         anchor_batch: the rows B_i: `all` local ones, or a `batch`.
 
     Examples:
@@ -147,39 +138,23 @@ def cd_mage_plus(
         return Recursive(z, z, zeros_like(z))
 
     def collect(f, message, memory, turn):
-        if estimator == "client":
-            return variate(f, message, anchor_batch, turn), message
         z, z_old = message
         old = variate(f, z_old, anchor_batch, turn)
         new = variate(f, z, anchor_batch, turn)
         return new - rest(alphas(turn.round)) * old, z
 
     def average(state, u, share, t):
-        if estimator == "client":
-            return state._replace(e=u)
         return state._replace(e=u + rest(alphas(t)) * state.e)
-
-    def recursion(f, z_t, e, lr, turn):
-        def step(now, xi):
-            z_old, z, v = now
-            v = f.grad(z, xi) + (1 - beta) * (v - f.grad(z_old, xi))
-            return z, f.step(z, v, lr), v
-
-        samples = f.draw(turn.key("step"), local_steps)
-        samples = jax.tree.map(lambda a: a[1:], samples)
-        return loop(step, (z_t, f.step(z_t, e, lr), e), samples)[1]
 
     def local(f, e, z_t, turn):
         lr = rates(turn.round)
-        if estimator == "client":
-            return recursion(f, z_t, e, lr, turn) - z_t, z_t
         return anchored(f, z_t, e, lr, local_steps, turn) - z_t, z_t
 
     def update(state, delta, share, t):
         return state._replace(z=state.z + delta, z_old=state.z)
 
     def points(state):
-        return state.z if estimator == "client" else (state.z, state.z_old)
+        return state.z, state.z_old
 
     return Algorithm(
         init,

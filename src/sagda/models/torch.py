@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from sagda.check import BadKind, BadValue, first_line
-from sagda.core import PyTree
+from sagda.core import PyTree, Zero
 from sagda.keys import Key
 
 try:
@@ -224,41 +224,6 @@ def seeded(*words: int) -> Iterator[None]:
         generator = torch.default_generator
         generator.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
         yield
-
-
-class Zero:
-    """A zero of some shape, whose sums with tensors cost nothing."""
-
-    requires_grad = False  # as tensors have it: the text runs as it stands
-
-    def __init__(self, like: Any):
-        self.like = like
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        sums = torch.Tensor.sub, torch.Tensor.add
-        if function in sums and len(args) == 2 and not isinstance(args[0], Zero):
-            return args[0]
-        args = [a.tensor if isinstance(a, Zero) else a for a in args]
-        return function(*args, **(kwargs or {}))
-
-    @property
-    def tensor(self) -> Any:
-        return torch.zeros_like(self.like)
-
-    def add(self, other: Any, alpha: float = 1.0) -> Any:
-        return alpha * other
-
-    def __add__(self, other: Any) -> Any:
-        return other
-
-    def __sub__(self, other: Any) -> Any:
-        return -other
-
-    def __rmul__(self, c: Any) -> "Zero":
-        return self
 
 
 def real(tree: PyTree) -> Any:

@@ -6,14 +6,10 @@ from typing import Any
 import numpy as np
 
 from sagda.paper.evidence import Curve, band
+from sagda.problems.metrics import AXES, metric_of
 from sagda.report.run_page import drawing, style
-from sagda.runs.results import METRICS
 
-TITLES = {
-    "round": "rounds",
-    "samples": "samples per client",
-    "megabytes": "megabytes, both directions",
-}
+BUDGETS = ("round", "samples", "megabytes")
 WIDTH, HEIGHT = 250, 220
 
 
@@ -74,10 +70,10 @@ def chart(
         if row["mean"] <= ceiling(curves, metric)
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X(f"{axis}:Q", title=TITLES[axis], axis=alt.Axis(grid=False, tickCount=4))
+        x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False, tickCount=4))
     )
     scale = alt.Scale(type="log")
-    height = alt.Y("mean:Q", title=METRICS[metric], scale=scale)
+    height = alt.Y("mean:Q", title=metric_of(metric).label, scale=scale)
     lines = base.mark_line(strokeWidth=1.8).encode(
         y=height.axis(format=".0e", tickCount=6), color=colour, strokeDash=dash
     )
@@ -92,7 +88,7 @@ def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
     alt, _ = drawing()
     first = next(iter(curves.values()))
     if first.main == "grad_phi_sq":
-        kinds = [(first.main, axis) for axis in TITLES]
+        kinds = [(first.main, axis) for axis in BUDGETS]
     else:
         kinds = [(m, "round") for m in ("grad_x_sq", "grad_y_sq", "frechet")]
     drawn = [

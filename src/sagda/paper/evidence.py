@@ -10,7 +10,7 @@ import numpy as np
 from sagda import durable
 from sagda.runs.results import Results, read_results
 
-AXES = {"round": "rounds", "samples": "samples per client", "bytes": "bytes"}
+BUDGETS = ("round", "samples", "bytes")
 KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet")
 LAST = 0.2  # the share of a budget whose end is judged
 

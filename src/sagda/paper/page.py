@@ -15,8 +15,9 @@ import numpy as np
 from sagda import durable
 from sagda.paper.charts import panel
 from sagda.paper.claims import PANELS, Found, Verdict, verdicts
-from sagda.paper.evidence import AXES, Evidence, crossing
+from sagda.paper.evidence import BUDGETS, Evidence, crossing
 from sagda.paper.figure import Figure
+from sagda.problems.metrics import AXES
 from sagda.report import pictures as gallery
 from sagda.report.markup import in_table, scrolled
 from sagda.report.run_page import drawing, picture
@@ -156,7 +157,7 @@ def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
     rows = []
     for epsilon in three(evidence, setting):
         for name, curve in curves.items():
-            reached = [cell(curve.until(epsilon, axis), axis) for axis in AXES]
+            reached = [cell(curve.until(epsilon, axis), axis) for axis in BUDGETS]
             rows.append([f"{epsilon:.0e}", name, *reached])
     yield Text("Until the geometric mean over seeds is at most ε:")
     yield Grid(["ε", "method", "rounds", "samples", "bytes"], rows)
@@ -165,7 +166,7 @@ def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
         rows = []
         for option in ("sagda-i", "sagda-ii"):
             cells = []
-            for axis in AXES:
+            for axis in BUDGETS:
                 at = crossing(curves[option], curves[rival], axis)
                 text = "never" if at is None else cell(at, axis)
                 cells.append("from the start" if at == 0 else text)

@@ -57,6 +57,10 @@ class Problem(abc.ABC):
         super().__init_subclass__(**kwargs)
         register(cls)
 
+    def has(self, hook: str) -> bool:
+        """Whether this problem replaces the default of the method `hook`."""
+        return getattr(type(self), hook) is not getattr(Problem, hook)
+
     @abc.abstractmethod
     def init(self, key: Key) -> Point:
         """(x_0, y_0)."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sagda.core import PyTree
+from sagda.core import PyTree, minus
 
 
 class Ascent(NamedTuple):
@@ -45,7 +45,6 @@ def maximise(
     rounding long before the maximum is reached.
     """
     tree = jax.tree.map
-    minus = lambda a, b: tree(lambda p, q: p - q, a, b)
     ahead = lambda a, c, d: tree(lambda p, q: p + c * q, a, d)
     slope = jax.grad(value)
     eps = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps

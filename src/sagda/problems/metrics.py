@@ -1,16 +1,19 @@
-"""The measures of progress: stationarity of Phi, gaps, AUC, and the clients' spread."""
+"""The columns of a history: how they are measured, labelled and compared."""
 
+import re
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sagda.core import Point
+from sagda.core import Point, minus
 from sagda.keys import root_key
 from sagda.problems.base import Problem
 from sagda.problems.inner import maximise, norm_sq
 
+# The columns that every problem measures, in the order of a history's columns.
 COLUMNS = (
     "grad_phi_sq",
     "phi",
@@ -21,6 +24,72 @@ COLUMNS = (
     "worst_client_loss",
 )
 OPTIONAL = ("drift", "variate_lag", "potential")
+
+
+class Metric(NamedTuple):
+    """How reports, charts and terminals present a column of a history."""
+
+    label: str  # in legends, tables and on axes
+    short: str = ""  # in headings, where the label is too long
+    symbol: str = ""  # the same in ASCII, for progress lines
+    logarithmic: bool = False  # drawn on a logarithmic axis
+    judged: bool = False  # runs may be compared by it; smaller is better
+    shown: bool = True  # in reports
+
+
+# One entry per column. Reports show metrics in this order, and compare runs by the
+# first `judged` one that they have.
+METRICS: dict[str, Metric] = {
+    "grad_phi_sq": Metric(
+        "‖∇Φ(x)‖²", "‖∇Φ‖²", "||grad Phi||^2", logarithmic=True, judged=True
+    ),
+    "grad_x_sq": Metric(
+        "‖∇ₓf(x, y)‖²", "‖∇ₓf‖²", "||grad_x f||^2", logarithmic=True, judged=True
+    ),
+    "grad_y_sq": Metric(
+        "‖∇ᵧf(x, y)‖²", "‖∇ᵧf‖²", "||grad_y f||^2", logarithmic=True, judged=True
+    ),
+    "frechet": Metric(
+        "Fréchet distance", "Fréchet", "Frechet", logarithmic=True, judged=True
+    ),
+    "f": Metric("f(x, y)", "f", judged=True),
+    "gap": Metric("Φ(x) − f(x, y)", logarithmic=True),
+    "phi": Metric("Φ(x)"),
+    "worst_client_loss": Metric("worst client"),
+    "auc_test": Metric("test AUC"),
+    "auc_train": Metric("training AUC"),
+    "distance_sq": Metric("squared distance", logarithmic=True),
+    "worst_loss": Metric("largest loss of a client"),
+    "mean_loss": Metric("mean loss of the clients"),
+    "difference": Metric("difference between groups, of probabilities"),
+    "disparity": Metric("difference between groups, of decisions"),
+    "drift": Metric("client drift", logarithmic=True),
+    "variate_lag": Metric("error of the control variates", logarithmic=True),
+    "potential": Metric("Φ(x) − f(x, y)/10"),
+    "inner_residual": Metric("residual of the inner maximum", shown=False),
+    "share": Metric("share of a class", shown=False),  # share_0, share_1, ...
+}
+
+# What a run spends, and the title of an axis that shows it.
+AXES = {
+    "round": "rounds",
+    "samples": "samples per client",
+    "bytes": "bytes",
+    "megabytes": "megabytes, both directions",
+    "seconds": "seconds in rounds",
+}
+
+
+def metric_of(name: str) -> Metric:
+    """How to present the column `name`; a custom metric is labelled by its name."""
+    number = re.fullmatch(r"share_\d+", name)
+    found = METRICS.get("share" if number else name, Metric(name))
+    return found._replace(short=found.short or found.label, symbol=found.symbol or name)
+
+
+def judged_by(columns: Collection[str]) -> str:
+    """The column by which runs with these columns are compared."""
+    return next(name for name, one in METRICS.items() if one.judged and name in columns)
 
 
 class Outer(NamedTuple):
@@ -54,7 +123,6 @@ def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
     Both vanish at a solution, the gradient itself not where the solution lies on the
     set's boundary.
     """
-    minus = lambda a, b: jax.tree.map(lambda p, q: p - q, a, b)
     leaves = jax.tree.leaves
     # An x that projecting hands back as it came is free.
     kept = zip(leaves(problem.project(z).x), leaves(z.x), strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sagda import check
 from sagda.check import BadKind, BadValue
-from sagda.core import PyTree
+from sagda.core import PyTree, minus
 from sagda.problems.inner import norm
 from sagda.pytree import register
 
@@ -36,7 +36,7 @@ class ConvexSet(abc.ABC):
 
     def holds(self, tree: PyTree) -> jax.Array:
         """Whether `tree` lies in the set, but for rounding."""
-        away = jax.tree.map(lambda a, b: a - b, self.project(tree), tree)
+        away = minus(self.project(tree), tree)
         return norm(away) <= ROUNDING * (1 + norm(tree))
 
 

@@ -57,7 +57,10 @@ class Treated(Problem):
             return g
         return Point(shortened(g.x, self.clip), shortened(g.y, self.clip))
 
-    # The rest is the problem's own.
+    # Everything else is delegated to the wrapped problem.
+
+    def has(self, hook: str) -> bool:
+        return hook == "treat" or self.problem.has(hook)
 
     @property
     def measures_phi(self) -> bool:  # type: ignore[override]

@@ -10,13 +10,15 @@ from typing import Any
 
 from sagda import durable
 from sagda.check import BadValue
+from sagda.problems.metrics import AXES, metric_of
 from sagda.report import pictures as gallery
 from sagda.report import theory_page as standing
 from sagda.report.markup import in_table
 from sagda.runs.config import is_federation
-from sagda.runs.results import AXES, LOGARITHMIC, METRICS, Results, read_results
+from sagda.runs.results import Results, read_results
 
 # Okabe and Ito's colours, told apart by all eyes, and dashes for print.
+BUDGETS = ("round", "samples", "megabytes", "seconds")
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [3, 1], [1, 3]]
 
@@ -42,7 +44,7 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
     """A chart of one measure against one axis, over the dataset `curves`."""
     alt, _ = drawing()
     names = found.shown
-    log = metric in LOGARITHMIC
+    log = metric_of(metric).logarithmic
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
     form = ".0e" if log else "~g"
     line, paint = zip(*map(style, range(len(names))), strict=True)
@@ -62,14 +64,14 @@ def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
     base = alt.Chart(alt.NamedData("curves")).encode(
         x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False))
     )
-    height = alt.Y("mean:Q", title=METRICS[metric], scale=scale)
+    height = alt.Y("mean:Q", title=metric_of(metric).label, scale=scale)
     height = height.axis(format=form, tickCount=6)
     layers = base.mark_line(strokeWidth=1.8).encode(
         y=height, color=colour, strokeDash=dash
     )
     if found.seeds > 1:
         band = base.mark_area(opacity=0.18).encode(
-            y=alt.Y("low:Q", title=METRICS[metric], scale=scale),
+            y=alt.Y("low:Q", title=metric_of(metric).label, scale=scale),
             y2="high:Q",
             color=colour,
         )
@@ -122,7 +124,7 @@ def heat_map(found: Results) -> dict[str, Any]:
     scale = alt.Scale(
         type="log", scheme="viridis", reverse=True, domain=ends, clamp=True
     )
-    legend = alt.Legend(title=METRICS[found.main], format=".0e", tickCount=4)
+    legend = alt.Legend(title=metric_of(found.main).label, format=".0e", tickCount=4)
     paint = alt.Color("error:Q", scale=scale, legend=legend)
     whole = (
         base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
@@ -185,9 +187,9 @@ def write_page(folder: Path) -> Path:
     targets = found.targets()
     reached = {epsilon: found.until(epsilon) for epsilon in targets}
     data = {
-        "metrics": [[m, METRICS[m]] for m in metrics],
-        "axes": [[a, text] for a, text in AXES.items()],
-        "specs": {m: {a: curves(found, m, a) for a in AXES} for m in metrics},
+        "metrics": [[m, metric_of(m).label] for m in metrics],
+        "axes": [[a, AXES[a]] for a in BUDGETS],
+        "specs": {m: {a: curves(found, m, a) for a in BUDGETS} for m in metrics},
         "curves": {m: found.curve(m) for m in metrics},
         "partition": split_chart(split["labels"], client_sizes(split)),
         "heat": heat_map(found) if found.points else None,
@@ -215,7 +217,7 @@ def write_page(folder: Path) -> Path:
             ],
             [
                 "point" if found.points else "algorithm",
-                f"until {METRICS[found.main].partition('(')[0]}‖² ≤",
+                f"until {metric_of(found.main).short} ≤",
                 "rounds",
                 "samples",
                 "bytes",
@@ -269,7 +271,7 @@ def write_figures(folder: Path) -> list[Path]:
         specs["sweep"] = heat_map(found)
     for metric in found.metrics:
         rows = found.curve(metric)
-        for axis in AXES if rows else ():
+        for axis in BUDGETS if rows else ():
             spec = curves(found, metric, axis)
             spec["datasets"] = {"curves": rows}
             specs[f"{metric}-by-{axis}"] = spec

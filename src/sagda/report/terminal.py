@@ -24,13 +24,12 @@ from sagda.data.datasets import DATASETS, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS
 from sagda.problems import PROBLEMS
+from sagda.problems.metrics import judged_by, metric_of
 from sagda.runs.config import Config
 from sagda.runs.experiment import options_of
 from sagda.runs.folder import Watch
-from sagda.runs.results import Results, judged_by, read_results
+from sagda.runs.results import Results, read_results
 from sagda.simulator import run as runs
-
-SYMBOLS = {"grad_phi_sq": "||grad Phi||^2", "grad_x_sq": "||grad_x f||^2"}
 
 
 class Interrupt:
@@ -99,7 +98,7 @@ class RunDisplay:
         rounds, seconds = now.round - then[0], now.seconds - then[1]
         rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
         judged = judged_by(now.latest)
-        symbol, found = SYMBOLS.get(judged, judged), now.latest[judged]
+        symbol, found = metric_of(judged).symbol, now.latest[judged]
         # A sweep shows its best point: some always diverge.
         value = np.nanmin(found, initial=np.inf) if self.config.grid else found.mean()
         error = f"{symbol} {value:.1e}"

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sagda import durable
+from sagda.problems.metrics import metric_of
 from sagda.runs.config import Config, build, read_toml
-from sagda.runs.results import METRICS, Results, bytes_text, read_results, spread
+from sagda.runs.results import Results, bytes_text, read_results, spread
 
 CARD, EVALUATIONS = "MODEL_CARD.md", "evaluations.json"
 LIMITS = (
@@ -92,13 +93,15 @@ def training_lines(found: Results, config: Config) -> str:
 
 
 def measures(found: Results) -> str:
-    names = [name for name in found.metrics if name in METRICS]
+    names = found.metrics
     rows = []
     for algorithm, columns in found.columns.items():
         total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
         cells = [spread(columns[name][:, -1], "{:.4g}", "{:.1g}") for name in names]
         rows.append([algorithm, *cells, bytes_text(float(total.mean()))])
-    shown = table(["algorithm", *(METRICS[n] for n in names), "bytes"], rows)
+    shown = table(
+        ["algorithm", *(metric_of(name).label for name in names), "bytes"], rows
+    )
     if found.seeds == 1:
         return shown
     said = f"Means and standard deviations over {found.seeds} seeds, each a model."

@@ -13,9 +13,9 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.core import Rates
 from sagda.methods import Method, rates
+from sagda.problems.metrics import judged_by
 from sagda.runs.config import Config
 from sagda.runs.experiment import Experiment, arguments_of, options_of
-from sagda.runs.results import judged_by
 from sagda.simulator.run import Run
 from sagda.simulator.sweep import alike
 

@@ -3,48 +3,16 @@
 import csv
 import json
 import math
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.simulator.history import TAIL, History
+from sagda.problems.metrics import METRICS, judged_by, metric_of
+from sagda.simulator.history import COUNTS, TAIL, History
 
-METRICS = {
-    "grad_phi_sq": "‖∇Φ(x)‖²",
-    "grad_x_sq": "‖∇ₓf(x, y)‖²",
-    "grad_y_sq": "‖∇ᵧf(x, y)‖²",
-    "frechet": "Fréchet distance",
-    "f": "f(x, y)",
-    "gap": "Φ(x) − f(x, y)",
-    "phi": "Φ(x)",
-    "worst_client_loss": "worst client",
-    "auc_test": "test AUC",
-    "auc_train": "training AUC",
-    "distance_sq": "squared distance",
-}
-AXES = {
-    "round": "rounds",
-    "samples": "samples per client",
-    "megabytes": "megabytes, both directions",
-    "seconds": "seconds in rounds",
-}
-LOGARITHMIC = (
-    "grad_phi_sq",
-    "grad_x_sq",
-    "grad_y_sq",
-    "frechet",
-    "gap",
-    "distance_sq",
-)
 SHOWN = 7  # curves of a sweep, the best ones
-
-
-def judged_by(columns: Collection[str]) -> str:
-    """What runs are judged by: the first measure that they have."""
-    return next(name for name in METRICS if name in columns)
 
 
 class Results(NamedTuple):
@@ -59,9 +27,13 @@ class Results(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        held = next(iter(self.columns.values()))
-        # Beside Phi, f says little.
-        return [n for n in METRICS if n in held and not (n == "f" and "phi" in held)]
+        """The columns to show, in the order of `METRICS`; custom ones come last."""
+        columns = next(iter(self.columns.values()))
+        custom = [n for n in columns if n not in METRICS and n not in COUNTS]
+        names = [name for name in (*METRICS, *custom) if name in columns]
+        # f says little where Phi is known.
+        hidden = {"f"} if "phi" in columns else set()
+        return [name for name in names if metric_of(name).shown and name not in hidden]
 
     @property
     def main(self) -> str:
@@ -115,8 +87,14 @@ class Results(NamedTuple):
         auc = ["test AUC"] if "auc_test" in self.metrics else []
         tail = f"last {min(TAIL, self.summary['rounds'])} rounds"
         auc += ["Fréchet"] if "frechet" in self.metrics else []
-        symbol = METRICS[self.main].partition("(")[0] + "‖²"
-        return [f"final {symbol}", tail, *auc, "samples", "bytes", "s"]
+        return [
+            f"final {metric_of(self.main).short}",
+            tail,
+            *auc,
+            "samples",
+            "bytes",
+            "s",
+        ]
 
     def history(self, name: str) -> History:
         """The history of an algorithm; seeds go by their places."""
@@ -169,19 +147,20 @@ class Results(NamedTuple):
                 out[name] = [*counts, bytes_text(mean["bytes"])]
         return out
 
-    def curve(self, metric: str, most: int = 250) -> list[dict[str, Any]]:
+    def curve(self, column: str, most: int = 250) -> list[dict[str, Any]]:
         """Rows to draw: the mean over seeds, the lowest and the highest."""
+        logarithmic = metric_of(column).logarithmic
         digits = lambda value: float(f"{value:.5g}")
         rows = []
         for name in self.shown:
             columns = self.columns[name]
-            values = columns[metric]
+            values = columns[column]
             total = (columns["bytes_down"] + columns["bytes_up"]) / 1e6
             steps = np.unique(np.linspace(0, values.shape[1] - 1, most).astype(int))
             for j in steps:
                 at = values[:, j]
                 drawable = np.isfinite(at).all()
-                if metric in LOGARITHMIC:
+                if logarithmic:
                     drawable = drawable and (at > 0).all()
                 if drawable:
                     rows.append(

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.core import Point
+from sagda.core import Point, minus
 from sagda.data.federation import Federation
 from sagda.keys import key_of, root_key
 from sagda.problems.base import Problem
@@ -277,10 +277,6 @@ def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
         return GradientMoments(values.mean(), jnp.sqrt(within))
 
     return Point(moments(squares.x), moments(squares.y))
-
-
-def minus(a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda p, q: p - q, a, b)
 
 
 def noisiest(moments: list[GradientMoments], draws: int, where: str) -> Estimate:

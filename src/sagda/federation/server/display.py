@@ -7,6 +7,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from sagda.problems.metrics import judged_by, metric_of
 from sagda.runs.results import bytes_text
 
 
@@ -59,9 +60,8 @@ def headline(status: dict[str, Any]) -> str:
     if row:
         total = row["bytes_down"] + row["bytes_up"]
         parts.append(bytes_text(total))
-        parts += [
-            f"{symbol} {row[key]:.1e}" for key, symbol in MEASURES.items() if key in row
-        ][:1]
+        judged = judged_by(row)
+        parts.append(f"{metric_of(judged).symbol} {row[judged]:.1e}")
         parts += [f"AUC {row['auc_train']:.4f}"] if "auc_train" in row else []
     if refusals := status.get("refusals"):
         total = ", ".join(f"{code} {count}" for code, count in refusals.items())
@@ -69,9 +69,6 @@ def headline(status: dict[str, Any]) -> str:
     if status.get("left"):
         parts.append(f"{status['left']:.0f} s left")
     return "  ".join(parts)
-
-
-MEASURES = {"grad_phi_sq": "||grad Phi||^2", "grad_x_sq": "||grad_x f||^2"}
 
 
 def participants(status: dict[str, Any]) -> str:

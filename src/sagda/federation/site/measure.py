@@ -36,7 +36,7 @@ def question_of(problem: Problem, share_losses: bool) -> str:
     """
     if problem.quadratic_in_y:
         return "quadratic"
-    knows = type(problem).inner_sums is not Problem.inner_sums
+    knows = problem.has("inner_sums")
     return "sums" if share_losses and knows else "point"
 
 

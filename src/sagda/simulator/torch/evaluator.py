@@ -81,7 +81,7 @@ class TorchEvaluator:
             phi = sum(float(w @ problem.loss(best, r, None)) for r, w in self.blocks())
             columns |= {"grad_phi_sq": float(norm_sq(self.grad(best).x)), "phi": phi}
             columns["gap"] = phi - columns["f"]
-        if type(problem).metrics is not Problem.metrics:
+        if problem.has("metrics"):
             whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
             found = problem.metrics(z, whole, self.weight)
             columns |= {name: float(value) for name, value in found.items()}

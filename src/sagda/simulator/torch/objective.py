@@ -108,7 +108,7 @@ def projected(problem: Problem, z: Point) -> Point:
     """
     back = lambda a, b: torch.from_numpy(np.array(a)).to(b)
     near = lambda project, tree: jax.tree.map(back, project(arrays(tree)), tree)
-    if type(problem).project is not Problem.project:
+    if problem.has("project"):
         return near(problem.project, z)
     x_in, y_in = problem.sets()
     return Point(
