@@ -135,7 +135,7 @@ def run_in(
 
 def lead(folder, grid, register=None, config=None) -> Path:
     """Run the server in this process, in a new folder or one that holds a run."""
-    from sagda.federation.flower.apps import GridSites
+    from sagda.federation.flower.grid import GridSites
     from sagda.federation.server.results import run_federation
 
     connect = lambda timeout, notify: GridSites(grid, timeout, register, notify)

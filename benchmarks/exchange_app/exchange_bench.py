@@ -36,7 +36,7 @@ client.query("hello")(ours)
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     from sagda import durable
-    from sagda.federation.flower.apps import GridSites
+    from sagda.federation.flower.grid import GridSites
     from sagda.federation.plan import Specs, on_host
     from sagda.federation.server.rounds import FederatedRounds, first_state
     from sagda.federation.server.store import ServerStore, parts_of
@@ -70,7 +70,7 @@ def main(grid: Grid, context: Context) -> None:
         replies = grid.send_and_receive(
             [
                 Message(RecordDict({"x": payload}), node, "query.echo")
-                for node in sites.node.values()
+                for node in sites.node_of.values()
             ],
             timeout=120,
         )

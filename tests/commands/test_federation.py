@@ -1,5 +1,6 @@
 """serve, join, federation-demo and verify: what they refuse, and in which words."""
 
+import importlib.metadata
 import json
 import socket
 
@@ -121,9 +122,18 @@ def test_a_site_without_a_server_ends_with_code_4(here, capsys):
 
 
 def test_without_flower_the_extra_is_named(here, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
     said = mistake(capsys, "serve", "good.toml")
     assert said == "federations need Flower: pip install 'sagda[flower]'."
+
+
+def test_another_version_of_flower_is_refused(here, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.42.0")
+    said = mistake(capsys, "serve", "good.toml")
+    assert said.startswith("federations need flwr 1.41, found flwr 1.42.0; pip")
 
 
 def test_a_servers_file_comes_back_as_it_was_written(here):

@@ -9,14 +9,14 @@ from support import SITES, uneven_table
 @pytest.fixture
 def shared_programs(monkeypatch):
     """Keep compiled programs where other tests keep theirs, and wait for nothing."""
-    from sagda.federation.flower import apps
+    from sagda.federation.flower import apps, grid
     from sagda.federation.server import federated_run, results
 
     for module in (apps, results):
         monkeypatch.setattr(module, "keep_programs", lambda folder: None)
     monkeypatch.setattr(federated_run, "RETRY", 0.0)
     monkeypatch.setattr(federated_run, "GRACE", 2.0)
-    monkeypatch.setattr(apps, "NODES", 0.0)
+    monkeypatch.setattr(grid, "LISTING", 0.0)
 
 
 @pytest.fixture(scope="session")

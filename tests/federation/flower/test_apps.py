@@ -14,7 +14,7 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.data.recipe import Scaling, scaled
-from sagda.federation.protocol.letters import Introduction
+from sagda.federation.protocol.letters import Introduce, Introduction, Letter
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server import federated_run as conducting
 from sagda.federation.server import verify as replays
@@ -46,7 +46,7 @@ from flwr.app.error import Error  # noqa: E402
 from flwr.app.message import Message  # noqa: E402
 from flwr.proto.message_pb2 import ObjectTree  # noqa: E402
 
-from sagda.federation.flower import apps as flower  # noqa: E402
+from sagda.federation.flower import apps, grid, messages  # noqa: E402
 from sagda.federation.flower import retry as flower_again  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -320,13 +320,13 @@ def test_a_superlink_whose_database_is_locked_is_asked_again(
 def test_a_node_sends_an_answer_again(monkeypatch):
     from flwr.supernode import start_client_internal as internal
 
-    from sagda.federation.flower import node as flower_node
+    from sagda.federation.flower import guards
 
     # Put back afterwards, since the guard stays for as long as its process lives.
-    for name in (flower_node.PULL, flower_node.PUSH):
-        monkeypatch.setattr(internal, name, getattr(internal, name))
+    for part in (guards.PULL_MESSAGE, guards.PUSH_MESSAGES):
+        monkeypatch.setattr(internal, part.name, part.get())
     monkeypatch.setattr(flower_again, "PAUSES", (0.0,))
-    flower_node.guard()
+    guards.guard_node()
     sent, deleted = [], []
 
     class State:
@@ -350,7 +350,7 @@ def test_a_node_sends_an_answer_again(monkeypatch):
         sent.append(message)
         return set(), "session"
 
-    push = getattr(internal, flower_node.PUSH)
+    push = guards.PUSH_MESSAGES.get()
     push(
         state=State(), object_store=Objects(), send=failing(send, 500, 1),
         push_object=lambda *args: None,
@@ -601,14 +601,14 @@ def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeyp
 
 def test_moments_that_no_rows_have_are_refused():
     good = Introduction("a", 20, 3, 2, False, (0.5, 1.0), (3.0, 4.0))
-    assert flower.unfit(good) is None
+    assert grid.flaw_in(good) is None
     for bad in (
         good._replace(mean=(0.5,)),
         good._replace(squares=(3.0, -1.0)),
         good._replace(mean=(float("nan"), 1.0)),
         good._replace(mean=()),
     ):
-        assert "moments that no rows have" in (flower.unfit(bad) or ("", ""))[1]
+        assert "moments that no rows can have" in (grid.flaw_in(bad) or ("", ""))[1]
 
 
 def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
@@ -652,17 +652,14 @@ def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     secret = tmp_path / "secret.csv"
     secret.write_text("age,label\nthirty-secret,1\n")
     grid = InProcessGrid([*desks, desks[0]._replace(name="bad", data=str(secret))])
-    message = Message(
-        flower.records(flower.Letter(flower.Introduce("any"))), 105, "query.hello"
-    )
+    message = Message(messages.records_of(Letter(Introduce("any"))), 105, "query.hello")
     (key,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([key])
-    _, text, parcels = flower.unread(reply.content, b"")
-    letter = flower.Letter.read(text, parcels)
+    letter = messages.UnreadLetter.of(reply.content).read()
     assert letter.note == ("site", "BadValue at the site.")
 
 
 def test_every_phase_of_every_algorithm_has_a_handler():
-    names = flower.phase_names()
+    names = apps.phase_names()
     assert {"local", "collect"} <= set(names)
     assert all(name.isidentifier() for name in names)

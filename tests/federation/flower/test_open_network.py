@@ -49,7 +49,7 @@ import json, os, sys
 
 def begin():
     from sagda.federation.flower import apps as flower
-    honest, home = flower.records, os.environ["LIAR_HOME"]
+    honest, home = flower.records_of, os.environ["LIAR_HOME"]
 
     def records(letter):
         with open(os.path.join(home, "mode")) as file:
@@ -92,7 +92,7 @@ def begin():
             })
         return content
 
-    flower.records = records
+    flower.records_of = records
     # Another run's answer: sealed with the right key, for what was asked.
     from sagda.federation.site.folder import SiteFolder
     answered = SiteFolder.answer

@@ -156,7 +156,7 @@ class Killer(threading.Thread):
     def run(self):
         server = self.folder / "server"
         plan = {
-            2: lambda: self.find("flower_node"),
+            2: lambda: self.find("federation.flower.node"),
             4: lambda: read_status(server).get("pid"),
             6: lambda: self.find("flower-superlink"),
         }

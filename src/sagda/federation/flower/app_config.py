@@ -1,18 +1,33 @@
-"""The app that a server hands in and a site lets run: a description, and no code."""
+"""What Flower is given to run: an app without code, and its environment variables.
 
-APP = """[project]
-name = "sagda-federation"
-version = "0.1.0"
-description = "A federation led by sagda."
-license = "MIT"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "sagda"
-
-[tool.flwr.app.components]
-serverapp = "sagda.federation.flower.apps:server"
-clientapp = "sagda.federation.flower.apps:client"
-
-[tool.flwr.app.config]
+The app's description names the installed `sagda.federation.flower.apps`. `superlink`
+hands it in, and `guards` accepts no other app at a site.
 """
+
+from typing import Any
+
+APP: dict[str, Any] = {
+    "project": {
+        "name": "sagda-federation",
+        "version": "0.1.0",
+        "description": "A federation led by sagda.",
+        "license": "MIT",
+        "dependencies": [],
+    },
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "sagda",
+                "components": {
+                    "serverapp": "sagda.federation.flower.apps:server",
+                    "clientapp": "sagda.federation.flower.apps:client",
+                },
+                "config": {},
+            }
+        }
+    },
+}
+# The ServerApp's process inherits these from the SuperLink.
+FOLDER = "SAGDA_FOLDER"  # the run folder
+REGISTER = "SAGDA_REGISTER"  # the folder with the sites' public keys
+MODEL = "SAGDA_MODEL"  # the model that is the user's code, FILE.py:FUNCTION

@@ -4,7 +4,7 @@ Nothing here imports flwr or JAX.
 """
 
 import contextlib
-import importlib.util
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sagda.check import BadValue
 
+FLOWER_VERSION = "1.41"
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -25,9 +26,19 @@ PATIENCE = 10.0  # seconds for a process to end by itself
 
 
 def need_flower() -> None:
-    """A sentence if the extra is missing."""
-    if importlib.util.find_spec("flwr") is None:
-        raise BadValue("federations need Flower: pip install 'sagda[flower]'.")
+    """Raise `BadValue` unless the version of Flower that sagda works with is there."""
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise BadValue(
+            "federations need Flower: pip install 'sagda[flower]'."
+        ) from None
+    # `guards` replaces private parts of Flower, which other versions may not have.
+    if version.split(".")[:2] != FLOWER_VERSION.split("."):
+        raise BadValue(
+            f"federations need flwr {FLOWER_VERSION}, found flwr {version}; "
+            "pip install 'sagda[flower]'."
+        )
 
 
 def program(name: str) -> str:

@@ -1,8 +1,8 @@
-"""Calls that are made again where a SuperLink fails for a reason of its own.
+"""`again`: calls to the SuperLink that are repeated after a server error.
 
-Its database may be locked for longer than Flower waits, where a machine is slow or has
-many sites. Flower answers 500 then and gives the call up: a ServerApp would end with
-it, a node would drop its site's answer.
+The SuperLink's database can be locked for longer than Flower waits, on a slow machine
+or with many sites. Flower then answers with status 500 and gives the call up: a
+ServerApp would end, and a node would drop its site's answer.
 """
 
 import logging
@@ -12,24 +12,27 @@ from typing import ParamSpec, TypeVar
 
 import httpx
 
-PAUSES = (1.0, 2.0, 4.0)  # seconds before the second call and those after it
+PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
 log = logging.getLogger("flwr")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def again(call: Callable[P, T]) -> Callable[P, T]:
-    """`call`, made up to four times if the SuperLink says the failure is its own."""
+    """`call` with up to three more attempts while the SuperLink answers with 5xx.
 
-    def patient(*args: P.args, **kwargs: P.kwargs) -> T:
+    Other errors are raised at once: with 4xx the request itself is wrong.
+    """
+
+    def persistent(*args: P.args, **kwargs: P.kwargs) -> T:
         for pause in PAUSES:
             try:
                 return call(*args, **kwargs)
             except httpx.HTTPStatusError as error:
                 if error.response.status_code < 500:
                     raise
-                log.warning("sagda: the SuperLink failed; asked again in %g s.", pause)
+                log.warning("sagda: the SuperLink failed; trying again in %g s.", pause)
                 time.sleep(pause)
         return call(*args, **kwargs)
 
-    return patient
+    return persistent

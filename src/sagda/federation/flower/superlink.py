@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from sagda import durable, network
 from sagda.check import BadValue
 from sagda.federation.flower import processes
-from sagda.federation.flower.app_config import APP
+from sagda.federation.flower.app_config import APP, FOLDER, MODEL, REGISTER
 from sagda.federation.flower.nginx import Proxy
 from sagda.federation.server.audit import Audit
-from sagda.federation.server.results import FOLDER, OWN, REGISTER, RESET, SERVER
+from sagda.federation.server.results import RESET, SERVER
 from sagda.federation.server.status import FILE, read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import PUBLIC, Register
@@ -72,7 +74,7 @@ class SuperLinkProcess:
         command = [processes.program("flower-superlink")]
         environment = {FOLDER: str(self.folder.resolve())}
         for name, path in user_code.OWN.items():
-            environment[OWN] = f"{path}:{name.rpartition(':')[2]}"
+            environment[MODEL] = f"{path}:{name.rpartition(':')[2]}"
         secure = "insecure = true"
         if self.keys is None:
             command.append("--insecure")
@@ -137,7 +139,7 @@ class SuperLinkProcess:
     def hand_in(self) -> None:
         """Start the run; what the folder holds goes on."""
         app = self.home / "app"
-        durable.write(durable.private(app) / "pyproject.toml", APP)
+        durable.write(durable.private(app) / "pyproject.toml", tomli_w.dumps(APP))
         if self.pid is not None and processes.lives(self.pid):
             os.kill(self.pid, signal.SIGKILL)  # cut off from its SuperLink
         (self.folder / SERVER / FILE).unlink(missing_ok=True)

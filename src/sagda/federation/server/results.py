@@ -35,9 +35,6 @@ from sagda.simulator.devices import keep_programs
 from sagda.simulator.history import History
 
 SERVER = "server"  # the server's own folder in a run's
-FOLDER = "SAGDA_FOLDER"  # how a server's process is told
-REGISTER = "SAGDA_REGISTER"  # and of the folder with the sites' keys
-OWN = "SAGDA_MODEL"  # and of the user's own model, FILE.py:FUNCTION
 RESET = "reset"  # a file in the server's folder: set all variates back, once
 NOBODY = 4  # the exit code for too few clients
 
