@@ -33,3 +33,15 @@ def test_a_server_function_that_returns_no_state_is_named(quadratic, wrong):
     message = r"phase 'local' must return the server's state, a NamedTuple with a field"
     with pytest.raises(TypeError, match=message):
         sagda.simulate(broken(), *quadratic, rounds=1, batch_size=1)
+
+
+@pytest.mark.parametrize("wrong", [None, 3.0, (1, 2, 3)])
+def test_a_client_function_that_returns_no_pair_is_named(quadratic, wrong):
+    @method
+    def broken() -> Algorithm:
+        client = lambda f, state, kept, turn: wrong
+        update = lambda state, mean, share, t: state
+        return sagda.fsgda().build()._replace(phases=(Phase("local", client, update),))
+
+    with pytest.raises(TypeError, match=r"phase 'local' must return a pair \(reply, k"):
+        sagda.simulate(broken(), *quadratic, rounds=1, batch_size=1)

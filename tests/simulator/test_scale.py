@@ -161,7 +161,7 @@ def look_at_runs(runs, rows=3000):
 def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):
     """What a network makes of all rows of all runs need not be there at once."""
     at_once, much = look_at_runs(5)
-    monkeypatch.setattr(traced, "ROOM", 2**20)
+    monkeypatch.setattr(traced, "MEMORY", 2**20)
     evaluate.clear_cache()
     in_parts, little = look_at_runs(5)
     evaluate.clear_cache()

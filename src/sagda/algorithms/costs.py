@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from sagda import check
-from sagda.algorithms.trace import programs_in, repeats
+from sagda.algorithms.trace import programs_in, repeats, trace_round
 from sagda.check import BadValue
-from sagda.core import Algorithm, Objective, Point, PyTree, Turn
-from sagda.keys import Key, root_key
+from sagda.core import Algorithm, Objective, Point, PyTree
+from sagda.keys import Key
 
 
 class PhaseCost(NamedTuple):
@@ -107,22 +107,13 @@ def cost(
         (32, 32, 6, 60)
     """
     check.kind("algorithm", algorithm, Algorithm, "such as sagda_i().build()")
-    probe, now = Probe(batch_size), jnp.zeros((), jnp.int32)
-    turn = Turn(now, root_key(0))
-    state, memory = (
-        jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
-    )
-    kept, costs = memory, []
-    for phase in algorithm.opening if opening else algorithm.phases:
-        kept = memory if phase.resample else kept
-        message = jax.eval_shape(phase.broadcast, state)
-        work = lambda message, kept, phase=phase: phase.client(
-            probe, message, kept, turn
+    probe = Probe(batch_size)
+    return tuple(
+        PhaseCost(
+            name=traced.phase.name,
+            bytes_down=size_of(traced.message),
+            bytes_up=size_of(traced.reply),
+            **calls_in(traced.program)._asdict(),
         )
-        program, (reply, kept) = jax.make_jaxpr(work, return_shape=True)(message, kept)
-        sizes = size_of(message), size_of(reply)
-        costs.append(PhaseCost(phase.name, *sizes, *calls_in(program)))
-        fold = lambda state, reply, phase=phase: phase.server(state, reply, 1.0, now)
-        state = jax.eval_shape(fold, state, reply)
-        memory = jax.eval_shape(phase.renew, memory, reply)
-    return tuple(costs)
+        for traced in trace_round(algorithm, z, lambda: probe, opening=opening)
+    )

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sagda.algorithms.costs import Probe
+from sagda.algorithms.trace import trace_round
 from sagda.check import BadValue
-from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep
+from sagda.core import Algorithm, Phase, Point, PyTree, keep
 from sagda.federation.protocol.wire import Spec
 from sagda.keys import key_of, root_key
 from sagda.methods import Method
@@ -91,29 +93,15 @@ class Specs(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan) -> "Specs":
-        """By tracing one client through the phases, without data."""
-        from sagda.algorithms.costs import Probe
-
-        algorithm, z = plan.algorithm, plan.shape()
+        """The specs of a plan, found by tracing one client without data."""
+        algorithm, z, probe = plan.algorithm, plan.shape(), Probe(plan.batch_size)
+        down, up, kept = {}, {}, {}
         with jax.enable_x64(plan.float64):
-            state = jax.eval_shape(algorithm.init, z)
-            first = jax.eval_shape(algorithm.memory, z)
-            now, probe = jnp.zeros((), jnp.int32), Probe(plan.batch_size)
-            turn = Turn(now, root_key(0))
-            down, up, carried = {}, {}, {}
-            for phases in (algorithm.opening, algorithm.phases):
-                kept = first
-                for phase in phases:
-                    kept = first if phase.resample else kept
-                    message = jax.eval_shape(phase.broadcast, state)
-                    work = lambda message, kept, phase=phase: phase.client(
-                        probe, message, kept, turn
-                    )
-                    reply, kept = jax.eval_shape(work, message, kept)
-                    down[phase.name], up[phase.name] = Spec.of(message), Spec.of(reply)
-                    carried[phase.name] = Spec.of(kept)
-                    fold = lambda state, reply, phase=phase: phase.server(
-                        state, reply, 1.0, now
-                    )
-                    state = jax.eval_shape(fold, state, reply)
-        return cls(down, up, carried, Spec.of(first), Spec.of(z))
+            memory = jax.eval_shape(algorithm.memory, z)
+            for opening in (True, False):
+                for traced in trace_round(algorithm, z, lambda: probe, opening=opening):
+                    name = traced.phase.name
+                    down[name] = Spec.of(traced.message)
+                    up[name] = Spec.of(traced.reply)
+                    kept[name] = Spec.of(traced.kept)
+        return cls(down, up, kept, memory=Spec.of(memory), point=Spec.of(z))

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from sagda import check
-from sagda.algorithms.trace import have_room
+from sagda.algorithms.trace import batch_that_fits
 from sagda.check import BadValue
 from sagda.core import PyTree
 from sagda.keys import Key
@@ -38,7 +38,7 @@ BLOCK = 1024
 def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
     """`module` of every row: of all at once or, where its layers make too much of so
     many, of some at a time, also on the way back."""
-    if len(rows) <= BLOCK or len(rows) <= have_room(module, rows[0]):
+    if len(rows) <= BLOCK or len(rows) <= batch_that_fits(module, rows[0]):
         return jax.vmap(module)(rows)
     again = jax.checkpoint(lambda row: module(row))
     return jax.lax.map(again, rows, batch_size=BLOCK)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sagda.algorithms.trace import have_room
+from sagda.algorithms.trace import batch_that_fits
 from sagda.core import Point
 from sagda.data.federation import Table
 from sagda.keys import root_key
@@ -62,7 +62,7 @@ class Evaluator:
         runs = len(jax.tree.leaves(seen)[0])
         if runs > 1 and self.together is None:
             one = partial(evaluate_run, self.view, test=self.test, metrics=self.metrics)
-            self.together = have_room(one, jax.tree.map(lambda a: a[0], seen))
+            self.together = batch_that_fits(one, jax.tree.map(lambda a: a[0], seen))
         if self.together is None or self.together >= runs:
             return [seen]
         count = -(-runs // self.together)

@@ -14,12 +14,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from sagda.algorithms.costs import size_of
-from sagda.algorithms.trace import bytes_of, equations, programs_in
 from sagda.check import BadValue
-from sagda.core import Algorithm, Point, Turn
-from sagda.keys import root_key
+from sagda.core import Algorithm, Point
 from sagda.simulator.devices import kernels
 from sagda.simulator.setup import Setup
+from sagda.simulator.workload import Workload, workload_of
 
 FORM = (
     "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients, +kernel"
@@ -34,8 +33,6 @@ LARGE = 2**19
 # Bytes that a device must have to make and read between two meetings of devices, for
 # them to be worth it: 0.05 ms or so, as long as a meeting takes.
 MEETING = 5 * 2**19
-# Multiplications from which a product of matrices is large.
-PRODUCT = 2**16
 # Bytes of a row from which on it is worth not to gather it.
 LONG = 320
 
@@ -144,10 +141,10 @@ def resolve(
         saves = looked.writes or row_size(setup) >= LONG
         # One device splits the products of several clients over its threads; a device
         # among others is a core, and gains nothing from a second large client.
-        large = whole and many > 1 and together == 1 and looked.held >= LARGE
+        large = whole and many > 1 and together == 1 and looked.memory >= LARGE
         alone = (kernel and saves) or looked.heavy or large
         room = OWN_ROOM if whole and many > 1 else ROOM
-        batch = 1 if alone else fitting(own, looked.held, together, alike, room)
+        batch = 1 if alone else fitting(own, looked.memory, together, alike, room)
     split = (many, 1) if shared == "runs" else (1, many)
     kernel = kernel and batch == 1
     if asked.kernel and not kernel:
@@ -160,7 +157,7 @@ def resolve(
 
 
 def what_to_share(
-    setup: Setup, looked: "Workload", runs: int, many: int, alike: bool
+    setup: Setup, looked: Workload, runs: int, many: int, alike: bool
 ) -> str:
     """Runs never meet; clients meet in every phase."""
     balanced = runs % many == 0 or runs >= 4 * many
@@ -187,86 +184,3 @@ def row_size(setup: Setup) -> int:
     """Bytes of a row of the clients' table."""
     table = setup.clients.table
     return size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
-
-
-class Workload(NamedTuple):
-    """What the rule knows of a client's part in a round."""
-
-    kernel: bool  # its loops can well be one kernel each
-    writes: bool  # it writes to places that depend on the rows drawn
-    heavy: bool  # it multiplies matrices or convolves, and so fills a device alone
-    meetings: int  # of devices that share a round's clients
-    work: int  # bytes that it makes, and that its products read
-    held: int  # bytes it holds at once
-
-
-# XLA compiles no loop with one of these into a kernel.
-BARRED = (
-    "scatter",
-    "sort",
-    "fft",
-    "callback",
-    "ffi",
-    "custom_call",
-    "top_k",
-)
-
-
-def workload_of(setup: Setup, algorithm: Algorithm, z: Point) -> Workload:
-    """Trace one client through a round; nothing is computed."""
-    i = jax.ShapeDtypeStruct((), np.int32)
-    state, memory = (
-        jax.eval_shape(make, z) for make in (algorithm.init, algorithm.memory)
-    )
-    kernel, writes, heavy, work, held = True, False, False, 0, 0
-    kept = memory
-    for phase in algorithm.phases:
-        kept = memory if phase.resample else kept
-        message = jax.eval_shape(phase.broadcast, state)
-
-        def client(setup, i, message, kept, phase=phase):
-            turn = Turn(i, root_key(0))
-            return phase.client(setup.objective(i), message, kept, turn)
-
-        program, (_, kept) = jax.make_jaxpr(client, return_shape=True)(
-            setup, i, message, kept
-        )
-        for equation, times in equations(program.jaxpr):
-            name, product = equation.primitive.name, multiplications(equation)
-            heavy = heavy or product > PRODUCT
-            barred = any(word in name for word in BARRED)
-            kernel = kernel and not (barred or product)
-            writes = writes or name == "dynamic_update_slice"
-            made = [bytes_of(v) for v in equation.outvars]
-            held = max(held, 4 * max(made, default=0))
-            if not programs_in(equation):
-                work += times * sum(map(stored, equation.outvars))
-            if name == "dot_general":
-                work += times * sum(map(bytes_of, equation.invars))
-    held += 4 * size_of(z)
-    return Workload(kernel, writes, heavy, len(algorithm.phases), work, held)
-
-
-def stored(variable: Any) -> int:
-    """Its bytes, but none of unsigned integers: random bits are made in registers."""
-    kind = getattr(variable.aval, "dtype", None)
-    return 0 if getattr(kind, "kind", "") == "u" else bytes_of(variable)
-
-
-def multiplications(equation: Any) -> float:
-    """In a product of matrices; no number is enough for a convolution.
-
-    XLA's library does both better than a kernel. Products with vectors count as none.
-    """
-    if equation.primitive.name == "conv_general_dilated":
-        return np.inf
-    if equation.primitive.name != "dot_general":
-        return 0
-    (contracted, batched) = equation.params["dimension_numbers"]
-    free = [
-        np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
-        for v, c, b in zip(equation.invars, contracted, batched, strict=True)
-    ]
-    operands = [v.aval.size for v in equation.invars]
-    # m n k = sqrt(mk nk mn), with the free dimensions m and n.
-    return float(np.sqrt(np.prod([*operands, *free]))) if min(free) > 1 else 0
