@@ -25,8 +25,7 @@ import sagda
 from sagda.check import BadValue
 from sagda.keys import root_key
 from sagda.methods import stack
-from sagda.simulator.lanes import StackedRuns
-from sagda.simulator.layout import resolve
+from sagda.simulator.layout import StackedRuns, resolve
 from sagda.simulator.rounds import is_split, programs
 from sagda.simulator.setup import Setup
 from sagda.simulator.simulate import draw_starts

@@ -28,8 +28,7 @@ from sagda.keys import root_key
 from sagda.methods import stack
 from sagda.simulator.cohort import draw_members
 from sagda.simulator.evaluator import Evaluator
-from sagda.simulator.lanes import StackedRuns
-from sagda.simulator.layout import resolve
+from sagda.simulator.layout import StackedRuns, resolve
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, is_split, programs
 from sagda.simulator.setup import Setup, View

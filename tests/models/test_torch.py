@@ -9,8 +9,8 @@ import pytest
 import sagda
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadKind, BadValue
+from sagda.simulator.exchange import unpacked
 from sagda.simulator.history import COUNTS
-from sagda.simulator.memories import unpacked
 from support import flat, uneven_table
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")

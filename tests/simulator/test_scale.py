@@ -21,9 +21,8 @@ from sagda.methods import stack
 from sagda.models.networks import row_by_row
 from sagda.simulator.cohort import choose, cohort_of
 from sagda.simulator.evaluator import EvaluatedState, Evaluator, evaluate
-from sagda.simulator.lanes import StackedRuns
-from sagda.simulator.layout import Layout
-from sagda.simulator.memories import packed, unpacked
+from sagda.simulator.exchange import packed, unpacked
+from sagda.simulator.layout import Layout, StackedRuns
 from sagda.simulator.rounds import programs
 from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts

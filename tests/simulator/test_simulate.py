@@ -13,8 +13,8 @@ import pytest
 
 import sagda
 from sagda import ALGORITHMS, Algorithm, Federation, Phase, Point, sagda_i
+from sagda.simulator.exchange import unpacked
 from sagda.simulator.layout import Layout
-from sagda.simulator.memories import unpacked
 from sagda.simulator.rounds import programs
 from support import flat, run64, same_bits, uneven_table
 

@@ -16,8 +16,7 @@ from sagda.runs.experiment import Experiment
 from sagda.scoring.calibration import calibrated
 from sagda.scoring.scorer import RECIPE, SCORED, scored
 from sagda.simulator.history import History
-from sagda.simulator.run import Run
-from sagda.simulator.saved import named
+from sagda.simulator.run import Run, named
 
 CALIBRATED = 200_000  # about so many rows are enough for two numbers
 

@@ -19,7 +19,7 @@ from sagda.problems.auc import AUC
 from sagda.problems.base import Problem, shape_of
 from sagda.problems.dro import DRO
 from sagda.scoring.calibration import Calibration
-from sagda.simulator.saved import filled
+from sagda.simulator.run import filled
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
 SCORED = (

@@ -14,7 +14,7 @@ from sagda.keys import root_key
 from sagda.problems.inner import norm_sq
 from sagda.problems.metrics import measure
 from sagda.simulator.devices import SPARED
-from sagda.simulator.memories import unpacked
+from sagda.simulator.exchange import unpacked
 from sagda.simulator.setup import View, on_device
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,10 @@ from sagda.keys import Key, key_of
 from sagda.problems.inner import norm_sq
 from sagda.simulator.cohort import Members
 from sagda.simulator.layout import Layout
-from sagda.simulator.memories import packed, unpacked
 from sagda.simulator.setup import Setup
 
+# Memories of several clients: a table [clients, numbers] for every dtype.
+Tables: TypeAlias = dict[str, jax.Array]
 # Rows per client up to which a part of many clients is copied together to work on.
 NEAR = 64
 
@@ -174,3 +175,22 @@ def gathers(setup: Setup) -> bool:
     """Whether a cohort's rows are brought together before it works."""
     clients = setup.clients
     return setup.cohort < clients.count and clients.widest <= NEAR
+
+
+def packed(memories: PyTree) -> Tables:
+    """Trees of [clients, ...] as tables."""
+    parts: dict[str, list[jax.Array]] = {}
+    for a in jax.tree.leaves(memories):
+        parts.setdefault(a.dtype.name, []).append(a.reshape(len(a), -1))
+    return {kind: jnp.concatenate(some, axis=1) for kind, some in parts.items()}
+
+
+def unpacked(tables: Tables, like: PyTree) -> Any:
+    """Rows of the tables, [..., numbers], as trees of memories like this one."""
+    used, leaves = dict.fromkeys(tables, 0), []
+    for a in jax.tree.leaves(like):
+        kind, first = a.dtype.name, used[a.dtype.name]
+        used[kind] = first + a.size
+        part = tables[kind][..., first : used[kind]]
+        leaves.append(part.reshape(*part.shape[:-1], *a.shape))
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

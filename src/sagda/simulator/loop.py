@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from sagda.methods import Method
-from sagda.simulator.lanes import StackedRuns, shared
-from sagda.simulator.layout import Layout
+from sagda.simulator.layout import Layout, StackedRuns, shared
 from sagda.simulator.processes import gathered
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, Tally, carry_specs, is_split, programs

@@ -18,9 +18,8 @@ from sagda.keys import Key
 from sagda.methods import Method
 from sagda.simulator.cohort import draw_members
 from sagda.simulator.devices import SPARED
-from sagda.simulator.exchange import DeviceShare, exchange_in
+from sagda.simulator.exchange import DeviceShare, Tables, exchange_in, packed, unpacked
 from sagda.simulator.layout import Layout
-from sagda.simulator.memories import Tables, packed, unpacked
 from sagda.simulator.setup import Setup
 
 # Rounds between fresh means of all memories: sums of changes drift by rounding.

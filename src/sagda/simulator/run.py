@@ -3,20 +3,19 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.core import Point
+from sagda.core import Point, PyTree
 from sagda.methods import Method
 from sagda.problems.metrics import OPTIONAL
 from sagda.simulator.history import History
 from sagda.simulator.recorder import Recorder, Tallies
 from sagda.simulator.rounds import Carry
-from sagda.simulator.saved import filled, named
 
 
 class Run(NamedTuple):
@@ -143,3 +142,27 @@ def written(setting: dict[str, str]) -> np.ndarray:
 
 def read(array: np.ndarray) -> dict[str, str]:
     return json.loads(np.asarray(array, np.uint8).tobytes())
+
+
+def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """The arrays of a tree under the names of their places in it."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    name = lambda path: "/".join([prefix, *(plain(key) for key in path)])
+    return {name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
+
+
+def plain(key: Any) -> str:
+    """One step of a path, without JAX's brackets and dots."""
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def filled(like: PyTree, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+    """A tree of the shape of `like` with the arrays of those names."""
+    expected = named(jax.tree.map(lambda a: np.zeros(0), like), prefix)
+    missing = [name for name in expected if name not in arrays]
+    if missing:
+        raise BadValue(f"saved run: no array {missing[0]!r}; it is of another method.")
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[n] for n in expected])

@@ -24,8 +24,7 @@ from sagda.simulator.checks import (
 )
 from sagda.simulator.evaluator import Evaluator
 from sagda.simulator.history import History
-from sagda.simulator.lanes import StackedRuns
-from sagda.simulator.layout import resolve
+from sagda.simulator.layout import StackedRuns, resolve
 from sagda.simulator.loop import Loop
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.run import Callbacks, Run, checked_resume

@@ -144,7 +144,7 @@ class SiteFolder(NamedTuple):
     def farewell(self, note: Bye, specs: Specs, terms: Terms) -> None:
         """Keep the model, what scoring needs, and the word that it is over."""
         z = specs.point.unpack(note.model)
-        from sagda.simulator.saved import named
+        from sagda.simulator.run import named
 
         arrays = named(z.x, "x") | named(z.y, "y")
         durable.private(self.state)
