@@ -26,7 +26,7 @@ from deep_auc_runs import (
 
 from sagda import durable
 from sagda.paper.evidence import interval
-from sagda.report.run_page import drawing, style, write_picture
+from sagda.report.charts import drawing, style, write_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "deep_auc.json"

@@ -13,9 +13,9 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.paper import slopes, speedup
-from sagda.paper.page import Grid, Heading
 from sagda.paper.theorem import distant, sampled, tried
 from sagda.problems.quadratic import Quadratic
+from sagda.report.blocks import Grid, Heading
 from sagda.report.theory_charts import curves
 from sagda.theory import Constants, Setting, Steps, bound, rates, samples
 from sagda.theory.practice import practice

@@ -11,8 +11,8 @@ from sagda.commands import main as cli
 from sagda.data.federation import Federation, Table
 from sagda.keys import key_of, root_key
 from sagda.problems.judge import DigitClassifier, frechet
-from sagda.report import pictures as gallery
-from sagda.runs.results import read_results
+from sagda.report.pictures import sheet
+from sagda.runs.results import read_pictures, read_results
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +115,9 @@ def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys, monkeypatch):
     np.testing.assert_allclose(shares, 1, rtol=1e-4)
     assert (columns["frechet"] > 0).all()
     assert "grad_phi_sq" not in columns
-    (pictures,) = gallery.read(out).values()
+    (pictures,) = read_pictures(out).values()
     assert pictures.shape == (50, 8, 8)
-    assert gallery.grid(pictures).startswith(b"\x89PNG")
+    assert sheet(pictures).startswith(b"\x89PNG")
     assert "data:image/png;base64" in (out / "report.html").read_text()
 
 

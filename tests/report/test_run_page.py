@@ -9,7 +9,8 @@ import pytest
 from sagda.commands import main as cli
 from sagda.paper import figure as figures
 from sagda.paper.evidence import load
-from sagda.paper.page import Chart, blocks, write_html
+from sagda.paper.page import blocks
+from sagda.report.blocks import Chart, write_html
 from support import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -137,7 +138,7 @@ def test_the_page_prints(page):
     content = page.pdf(format="A4")
     assert content.startswith(b"%PDF")
     page.emulate_media(media="print")
-    assert not page.locator("#axis").is_visible()
+    assert not page.locator("#curves-axis").is_visible()
     assert page.locator("#curves svg").is_visible()
 
 

@@ -88,7 +88,8 @@ def evaluate(
     Example: `sagda evaluate runs/mine held-out.csv --client-column hospital`
     """
     base.start_jax()
-    from sagda.report.evaluation_page import keep, show
+    from sagda.report.evaluation_page import write_evaluation
+    from sagda.report.terminal import show_evaluation
     from sagda.scoring.evaluation import evaluate as judged
     from sagda.scoring.scorer import Scorer
 
@@ -96,9 +97,9 @@ def evaluate(
     table = scorer.labelled(file, label, client_column)
     scores = scorer.scores(table)
     found = judged(scores, scorer.probabilities(scores), table.label, table.client)
-    made = keep(folder, file, scorer.name, found)
+    made = write_evaluation(folder, file, scorer.name, found)
     if json:
         print(json_module.dumps({"model": scorer.name} | found.as_json()))
         return 0
-    show(found, made)
+    show_evaluation(found, made)
     return 0

@@ -70,7 +70,7 @@ def reproduce(
     base.start_jax()
     from sagda.paper import command
     from sagda.paper.run import Reproduction
-    from sagda.report.run_page import drawing
+    from sagda.report.charts import drawing
     from sagda.runs.folder import Stopped
 
     drawing()  # before hours of work, not after
@@ -112,7 +112,8 @@ def report(
 
     Example: `sagda report runs/mine`
     """
-    from sagda.report.run_page import drawing, write_figures, write_page
+    from sagda.report.charts import drawing
+    from sagda.report.run_page import write_figures, write_page
     from sagda.runs.folder import read_folder
     from sagda.runs.results import read_results
 
@@ -175,7 +176,7 @@ def partition(
     experiment = prepare(resolve(merged(config, flags, None)))
     counts = label_counts(experiment.federation)
     if picture is not None:
-        from sagda.report.run_page import draw_partition
+        from sagda.report.charts import draw_partition
 
         draw_partition(counts, experiment.federation.size.tolist(), picture)
     show_split(experiment.federation, counts, picture, json)

@@ -242,7 +242,8 @@ def go(
 
 def page_of(folder: Path) -> str:
     """Write the page; a sentence says where it is or what it needs."""
-    from sagda.report.run_page import MissingExtra, write_page
+    from sagda.report.charts import MissingExtra
+    from sagda.report.run_page import write_page
 
     try:
         return f"page: {write_page(folder)}"

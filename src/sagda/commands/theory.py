@@ -103,7 +103,7 @@ def waiting(what: str) -> AbstractContextManager[Any]:
 def check_picture(path: Path | None) -> None:
     """Before the work, not after."""
     if path is not None:
-        from sagda.report.run_page import drawing, picture_kind
+        from sagda.report.charts import drawing, picture_kind
 
         picture_kind(path)
         drawing()

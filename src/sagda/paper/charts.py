@@ -7,7 +7,7 @@ import numpy as np
 
 from sagda.paper.evidence import Curve, band
 from sagda.problems.metrics import AXES, metric_of
-from sagda.report.run_page import drawing, style
+from sagda.report.charts import drawing, style
 
 BUDGETS = ("round", "samples", "megabytes")
 WIDTH, HEIGHT = 250, 220

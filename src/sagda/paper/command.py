@@ -14,8 +14,9 @@ from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.paper import slopes, speedup
 from sagda.paper.claims import Found, verdicts
-from sagda.paper.page import blocks, write_html, write_markdown
+from sagda.paper.page import blocks
 from sagda.paper.run import Job, Reproduction
+from sagda.report.blocks import write_html, write_markdown
 from sagda.report.terminal import Interrupt
 from sagda.runs.folder import Stopped, Watch
 from sagda.simulator import run as runs

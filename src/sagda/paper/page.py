@@ -1,56 +1,18 @@
-"""The reproduction as a page: one list of blocks, written as HTML and as Markdown."""
+"""The reproduction as a list of blocks, for HTML and for Markdown."""
 
-import html
-import io
-import json
-import re
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
-from string import Template
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from sagda import durable
 from sagda.paper.charts import panel
 from sagda.paper.claims import PANELS, Found, Verdict, verdicts
 from sagda.paper.evidence import BUDGETS, Evidence, crossing
 from sagda.paper.figure import Figure
 from sagda.problems.metrics import AXES
-from sagda.report import pictures as gallery
-from sagda.report.markup import in_table, scrolled
-from sagda.report.run_page import drawing, picture
-from sagda.runs.results import bytes_text
-
-
-class Heading(NamedTuple):
-    text: str
-    level: int = 2
-
-
-class Text(NamedTuple):
-    text: str
-
-
-class Grid(NamedTuple):
-    head: list[str]
-    rows: list[list[str]]
-
-
-class Chart(NamedTuple):
-    name: str
-    spec: dict[str, Any]
-    caption: str
-
-
-class Pictures(NamedTuple):
-    name: str
-    png: bytes
-    caption: str
-
-
-Block = Heading | Text | Grid | Chart | Pictures
+from sagda.report import pictures
+from sagda.report.blocks import Block, Chart, Grid, Heading, Pictures, Text
+from sagda.runs.results import bytes_text, read_pictures
 
 
 def blocks(
@@ -199,84 +161,9 @@ def gan_blocks(
     classes = len(shares[0]) - 1
     yield Grid(["method", *map(str, range(classes))], shares)
     for part in figure.parts[setting]:
-        for name, images in gallery.read(out / figure.name / setting / part).items():
+        for name, images in read_pictures(out / figure.name / setting / part).items():
             yield Pictures(
                 f"{figure.name}-{setting}-{name}",
-                gallery.grid(images),
+                pictures.sheet(images),
                 f"{name}, {setting}, first seed: 50 generated rows",
             )
-
-
-def write_html(path: Path, content: list[Block], title: str) -> None:
-    """One file with everything inside."""
-    _, vl_convert = drawing()
-    body, specs = [], {}
-    for block in content:
-        match block:
-            case Heading(text, level):
-                body.append(f"<h{level}>{html.escape(text)}</h{level}>")
-            case Text(text):
-                body.append(f"<p>{html.escape(text)}</p>")
-            case Grid(head, rows):
-                body.append(scrolled(in_table(rows, head)))
-            case Chart(name, spec, caption):
-                specs[name] = spec
-                body.append(
-                    f'<figure class="scroll"><div id="{name}"></div>'
-                    f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-                )
-            case Pictures(_, png, caption):
-                body.append(gallery.figure(caption, png))
-    place = resources.files("sagda.report").joinpath("templates", "reproduction.html")
-    page = Template(place.read_text("utf-8")).substitute(
-        title=html.escape(title),
-        body="\n".join(body),
-        bundle=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
-        data=json.dumps(specs).replace("</", "<\\/"),
-    )
-    durable.write(path, page)
-
-
-def write_markdown(path: Path, content: list[Block], intro: str) -> None:
-    """The page for the docs, its pictures beside it in images/."""
-    own = as_markdown(content, path.parent / "images", "reproduction")
-    durable.write(path, f"{intro.rstrip()}\n\n{own}")
-
-
-def as_markdown(content: list[Block], images: Path, prefix: str) -> str:
-    """The blocks as text, and their pictures in `images`."""
-    images.mkdir(exist_ok=True)
-    out = []
-    escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
-    for block in content:
-        match block:
-            case Heading(text, level):
-                out += [f"{'#' * level} {text}", ""]
-            case Text(text):
-                out += [text, ""]
-            case Grid(head, rows):
-                line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
-                out += [line(head), f"|{'---|' * len(head)}", *map(line, rows), ""]
-            case Chart(name, spec, caption):
-                file = f"{prefix}-{name}.png"
-                durable.write(images / file, small(spec))
-                out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
-            case Pictures(name, png, caption):
-                file = f"{prefix}-{re.sub('[^a-z0-9-]', '-', name)}.png"
-                durable.write(images / file, png)
-                out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
-    return "\n".join(out)
-
-
-def small(spec: dict[str, Any]) -> bytes:
-    """A chart as a PNG of few colours."""
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(picture(spec, "png", width=None)))
-    size = [3 * side // 4 for side in image.size]
-    image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    # This method keeps rare colours, which are the curves'.
-    few = image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(out, "png", optimize=True)
-    return out.getvalue()

@@ -9,7 +9,6 @@ import numpy as np
 from sagda import durable
 from sagda.check import BadValue
 from sagda.paper.evidence import interval
-from sagda.paper.page import Block, Chart, Grid, Heading, Text, as_markdown
 from sagda.paper.speedup import (
     BENCHES,
     METHODS,
@@ -20,7 +19,8 @@ from sagda.paper.speedup import (
     lines,
     theorems,
 )
-from sagda.report.run_page import drawing, style
+from sagda.report.blocks import Block, Chart, Grid, Heading, Text, as_markdown
+from sagda.report.charts import drawing, style
 
 BEGIN, END = "<!-- begin: speedup -->", "<!-- end: speedup -->"
 TITLES = {"quadratic": "quadratic", "a9a": "AUC on a9a"}

@@ -1,109 +1,97 @@
-"""An evaluation on a terminal, as a page with curves, and in the model card."""
+"""The report of `sagda evaluate`: a page with curves, and its numbers in files.
+
+`sagda.scoring.evaluation` computes the numbers, and `terminal.py` prints them.
+"""
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from sagda import durable
-from sagda.paper.page import Block, Chart, Grid, Heading, Text, write_html
-from sagda.report.run_page import MissingExtra, drawing
+from sagda.report.blocks import Block, Chart, Grid, Heading, Note, Text, write_html
+from sagda.report.charts import COLOURS, MissingExtra, drawing, plain
 from sagda.runs.card import EVALUATIONS, write_card
 from sagda.scoring.evaluation import ClientScore, Evaluation
 
-SHOWN = 20  # clients on a terminal
 PAGE = "evaluation.html"
 
 
-def keep(folder: Path, file: Path, model: str, found: Evaluation) -> list[Path]:
-    """Into evaluations.json, by file and model; the page; and the card.
+def write_evaluation(
+    folder: Path, file: Path, model: str, evaluation: Evaluation
+) -> list[Path]:
+    """Write evaluations.json, the model card and the page; returns their paths.
 
-    A site's folder holds a model and no run, so there is no card to write.
+    evaluations.json has one entry per file and model. A site's folder holds a model
+    but no run, so it gets no card.
     """
     path = folder / EVALUATIONS
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    facts = {k: v for k, v in found.as_json().items() if k not in ("roc", "pr")}
-    kept[f"{file}: {model}"] = {"file": str(file), "model": model} | facts
-    durable.write(path, durable.as_json(kept))
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    facts = {k: v for k, v in evaluation.as_json().items() if k not in ("roc", "pr")}
+    entries[f"{file}: {model}"] = {"file": str(file), "model": model} | facts
+    durable.write(path, durable.as_json(entries))
     made = [path]
     if (folder / "config.toml").is_file():
         made.append(write_card(folder))
     try:
         title = f"{folder.resolve().name} on {file.name}"
-        write_html(folder / PAGE, list(blocks(found)), title)
+        write_html(folder / PAGE, blocks(evaluation), title)
         made.append(folder / PAGE)
     except MissingExtra as missing:
         print(missing, file=sys.stderr)
     return made
 
 
-def headline(found: Evaluation) -> list[str]:
-    auc, worst = found.auc, found.worst
-    out = [
-        f"{found.rows:,} rows, {found.positives:,} positive",
+def headlines(evaluation: Evaluation) -> list[str]:
+    """The main numbers, one sentence each."""
+    auc, worst, clients = evaluation.auc, evaluation.worst, evaluation.clients
+    lines = [
+        f"{evaluation.rows:,} rows, {evaluation.positives:,} positive",
         f"AUC of all rows: {auc.value:.4f}, 95 % interval {auc.low:.4f} to "
         f"{auc.high:.4f} (bootstrap)",
     ]
-    if found.clients:
-        single = sum(client.auc is None for client in found.clients)
-        out.append(
-            f"{len(found.clients)} clients, {single} of them with one class only"
-        )
+    if clients:
+        single = sum(client.auc is None for client in clients)
+        lines.append(f"{len(clients)} clients, {single} of them with one class only")
     if worst is not None:
-        out.append(f"worst client: {worst.name}, AUC {worst.auc:.4f}")
+        lines.append(f"worst client: {worst.name}, AUC {worst.auc:.4f}")
     return [
-        *out,
-        f"Brier score {found.brier:.4f}",
-        f"calibration error {found.calibration_error:.4f}",
+        *lines,
+        f"Brier score {evaluation.brier:.4f}",
+        f"calibration error {evaluation.calibration_error:.4f}",
     ]
 
 
-def cells(client: ClientScore) -> list[str]:
+def client_cells(client: ClientScore) -> list[str]:
+    """A client's row in a table: name, rows, positives, AUC."""
     value = "one class" if client.auc is None else f"{client.auc:.4f}"
     return [client.name, str(client.rows), str(client.positives), value]
 
 
-def show(found: Evaluation, made: list[Path]) -> None:
-    out = Console(highlight=False, soft_wrap=True)
-    for line in headline(found):
-        out.print(line, markup=False)
-    if found.clients:
-        table = Table("client", "rows", "positives", "AUC", box=None, pad_edge=False)
-        for client in found.clients[:SHOWN]:
-            table.add_row(*cells(client))
-        out.print(table)
-        if len(found.clients) > SHOWN:
-            out.print(f"… and {len(found.clients) - SHOWN} more in {made[-1]}")
-    for path in made:
-        print(path)
-
-
-def blocks(found: Evaluation) -> Iterator[Block]:
-    for line in headline(found):
-        yield Text(line)
-    yield Chart(
-        "curves",
-        charts(found),
-        "ROC, precision and recall, and calibration: rows in ten parts of one size by "
-        "their probability. Grey: chance, the share of positives, and probabilities "
-        "that are right.",
+def blocks(evaluation: Evaluation) -> list[Block]:
+    """The page: main numbers, curves, and a table of clients."""
+    out: list[Block] = [Text(line) for line in headlines(evaluation)]
+    caption = (
+        "ROC, precision and recall, and calibration (rows in ten groups of equal size "
+        "by probability). Grey: chance, share of positives, and exact probabilities."
     )
-    if found.clients:
-        yield Heading("Clients")
-        yield Text("The AUC of all rows is no mean of these.")
-        head = ["client", "rows", "positives", "AUC"]
-        yield Grid(head, [cells(client) for client in found.clients])
+    out.append(Chart("curves", charts(evaluation), caption))
+    if evaluation.clients:
+        rows = [client_cells(client) for client in evaluation.clients]
+        out += [
+            Heading("Clients"),
+            Grid(["client", "rows", "positives", "AUC"], rows, numeric=True),
+            Note("The AUC of all rows is not the mean of the clients' AUCs."),
+        ]
+    return out
 
 
-def charts(found: Evaluation) -> dict[str, Any]:
+def charts(evaluation: Evaluation) -> dict[str, Any]:
+    """ROC curve, precision-recall curve and calibration, in a row."""
     alt, _ = drawing()
-    share = found.positives / found.rows
 
-    def one(points: list, guide: list, x: str, y: str, dots: bool) -> Any:
+    def chart(points: list, guide: list, x: str, y: str, dots: bool = False) -> Any:
+        # `i` keeps the order of points that share an x.
         data = lambda some: alt.InlineData(
             values=[{"x": a, "y": b, "i": i} for i, (a, b) in enumerate(some)]
         )
@@ -112,16 +100,17 @@ def charts(found: Evaluation) -> dict[str, Any]:
             "y": alt.Y("y:Q", title=y, scale=alt.Scale(domain=[0, 1])),
         }
         curve = alt.Chart(data(points)).encode(**axes)
-        kind = {"strokeWidth": 2, "color": "#0072B2", "point": dots}
-        line = curve.mark_line(**kind).encode(order="i:Q")
-        said = alt.Chart(data(guide)).mark_line(color="#888888", strokeDash=[4, 4])
-        return (said.encode(**axes) + line).properties(width=250, height=250)
+        curve = curve.mark_line(strokeWidth=2, color=COLOURS[0], point=dots)
+        grey = alt.Chart(data(guide)).mark_line(color="#888888", strokeDash=[4, 4])
+        layers = grey.encode(**axes) + curve.encode(order="i:Q")
+        return layers.properties(width=250, height=250)
 
     diagonal = [(0, 0), (1, 1)]
-    bins = [(mean, part) for mean, part, _ in found.bins]
-    drawn = alt.hconcat(
-        one(found.roc, diagonal, "false positive rate", "true positive rate", False),
-        one(found.pr, [(0, share), (1, share)], "recall", "precision", False),
-        one(bins, diagonal, "probability", "share of positives", True),
+    share = evaluation.positives / evaluation.rows
+    bins = [(mean, positives) for mean, positives, _ in evaluation.bins]
+    row = alt.hconcat(
+        chart(evaluation.roc, diagonal, "false positive rate", "true positive rate"),
+        chart(evaluation.pr, [(0, share), (1, share)], "recall", "precision"),
+        chart(bins, diagonal, "probability", "share of positives", dots=True),
     )
-    return drawn.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+    return plain(row)

@@ -1,317 +1,153 @@
-"""The page of a run folder: one file with everything inside, and its figures."""
+"""The report of a run folder: `report.html`, and its charts as files in figures/.
 
-import html
-import json
-import math
-from importlib import resources
+Both are made from the files of a finished folder alone, so they can be made again
+anywhere. `results.py` of `sagda.runs` reads the folder, `charts.py` draws, and
+`blocks.py` writes the HTML. Simulations and federations have the same report.
+"""
+
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from sagda import durable
-from sagda.check import BadValue
 from sagda.problems.metrics import AXES, metric_of
-from sagda.report import pictures as gallery
-from sagda.report import theory_page as standing
-from sagda.report.markup import in_table
+from sagda.report import pictures, theory_page
+from sagda.report.blocks import (
+    Block,
+    Chart,
+    ChartChoice,
+    Code,
+    Grid,
+    Heading,
+    Note,
+    Pictures,
+    write_html,
+)
+from sagda.report.charts import BUDGETS, curves, heat_map, picture, split_chart
 from sagda.runs.config import is_federation
-from sagda.runs.results import Results, read_results
+from sagda.runs.results import Results, read_pictures, read_results
 
-# Okabe and Ito's colours, told apart by all eyes, and dashes for print.
-BUDGETS = ("round", "samples", "megabytes", "seconds")
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [3, 1], [1, 3]]
-
-
-class MissingExtra(BadValue):
-    """What draws the page is not installed."""
-
-
-def drawing() -> tuple[Any, Any]:
-    """Altair and vl-convert."""
-    try:
-        import altair
-        import vl_convert
-    except ImportError:
-        raise MissingExtra(
-            "the page needs the extra `report`: pip install 'sagda[report]', then "
-            "`sagda report FOLDER`."
-        ) from None
-    return altair, vl_convert
-
-
-def curves(found: Results, metric: str, axis: str) -> dict[str, Any]:
-    """A chart of one measure against one axis, over the dataset `curves`."""
-    alt, _ = drawing()
-    names = found.shown
-    log = metric_of(metric).logarithmic
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
-    form = ".0e" if log else "~g"
-    line, paint = zip(*map(style, range(len(names))), strict=True)
-    legend = alt.Legend(
-        title=None,
-        orient="top",
-        labelFontSize=13,
-        symbolType="stroke",
-        symbolSize=700,
-        symbolStrokeWidth=2.5,
-        symbolOpacity=1,
-        columns=2 if found.points else 0,
-        labelLimit=400,
-    )
-    colour = alt.Color("algorithm:N", legend=legend).scale(domain=names, range=paint)
-    dash = alt.StrokeDash("algorithm:N", legend=legend).scale(domain=names, range=line)
-    base = alt.Chart(alt.NamedData("curves")).encode(
-        x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False))
-    )
-    height = alt.Y("mean:Q", title=metric_of(metric).label, scale=scale)
-    height = height.axis(format=form, tickCount=6)
-    layers = base.mark_line(strokeWidth=1.8).encode(
-        y=height, color=colour, strokeDash=dash
-    )
-    if found.seeds > 1:
-        band = base.mark_area(opacity=0.18).encode(
-            y=alt.Y("low:Q", title=metric_of(metric).label, scale=scale),
-            y2="high:Q",
-            color=colour,
-        )
-        layers = band + layers
-    chart = layers.properties(width="container", height=360)
-    return plain(chart)
-
-
-def style(i: int) -> tuple[list[int], str]:
-    """Dash and colour of the i-th curve; colours come again with other dashes."""
-    turn = i // len(COLOURS)
-    return DASHES[(i + turn) % len(DASHES)], COLOURS[i % len(COLOURS)]
-
-
-def plain(chart: Any) -> dict[str, Any]:
-    return chart.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
-
-
-def heat_map(found: Results) -> dict[str, Any]:
-    """A sweep's last values over its first two parameters; crossed out: diverged."""
-    alt, _ = drawing()
-    keys, cells = found.cells()
-    rows = [
-        {
-            "column": str(cell[keys[0]]),
-            "row": str(cell[keys[-1]]) if len(keys) > 1 else "",
-            "error": cell["error"],
-            "text": "diverged" if cell["error"] is None else f"{cell['error']:.1e}",
-        }
-        for cell in cells
-    ]
-    order = lambda key: [
-        str(v) for v in sorted({cell[key] for cell in cells}, key=number_first)
-    ]
-    base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X(
-            "column:O", title=keys[0], sort=order(keys[0]), axis=alt.Axis(labelAngle=0)
-        ),
-        y=alt.Y(
-            "row:O",
-            title=keys[-1] if len(keys) > 1 else None,
-            sort=order(keys[-1])[::-1] if len(keys) > 1 else None,
-        ),
-    )
-    known = [row["error"] for row in rows if row["error"] is not None]
-    # Whatever is worse than the start has the start's colour.
-    start = max(columns[found.main][:, 0].mean() for columns in found.columns.values())
-    ends = [min(known, default=start), min(max(known, default=start), start)]
-    middle = math.sqrt(ends[0] * ends[1])
-    scale = alt.Scale(
-        type="log", scheme="viridis", reverse=True, domain=ends, clamp=True
-    )
-    legend = alt.Legend(title=metric_of(found.main).label, format=".0e", tickCount=4)
-    paint = alt.Color("error:Q", scale=scale, legend=legend)
-    whole = (
-        base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
-    )
-    broken = base.transform_filter("datum.error === null").mark_rect(color="#dddddd")
-    dark = alt.condition(
-        f"datum.error > {middle}",
-        alt.value("white"),
-        alt.value("black"),
-    )
-    text = base.mark_text(fontSize=12).encode(text="text:N", color=dark)
-    height = 60 + 34 * len({row["row"] for row in rows})
-    layers = (broken + whole + text) if known else (broken + text)
-    return plain(layers.properties(width="container", height=height))
-
-
-def number_first(value: Any) -> tuple[bool, Any]:
-    return isinstance(value, str), value
-
-
-def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any]:
-    """Rows per client, by class where there are classes."""
-    alt, _ = drawing()
-    held = counts or {"rows": sizes}
-    rows = [
-        {"client": i, "class": name, "rows": number}
-        for name, numbers in held.items()
-        for i, number in enumerate(numbers)
-        if number
-    ]
-    names = list(held)
-    shown = list(range(0, len(sizes), max(1, len(sizes) // 20)))
-    ticks = alt.Axis(values=shown, labelAngle=0)
-    colour = alt.Color(
-        "class:N", sort=names, legend=None if not counts else alt.Legend()
-    )
-    if len(names) <= len(COLOURS):
-        colour = colour.scale(domain=names, range=COLOURS[: len(names)])
-    chart = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("client:O", title="client", axis=ticks),
-            y=alt.Y("rows:Q", title="rows"),
-            color=colour,
-        )
-        .properties(width="container", height=180)
-    )
-    return plain(chart)
+PAGE = "report.html"
 
 
 def write_page(folder: Path) -> Path:
-    """report.html, from the files of a finished folder alone."""
-    _, vl_convert = drawing()
-    found = read_results(folder)
-    config = (folder / "config.toml").read_text(encoding="utf-8")
-    split = found.summary["split"]
-    names = found.ranked
-    metrics = [m for m in found.metrics if found.curve(m)]
-    targets = found.targets()
-    reached = {epsilon: found.until(epsilon) for epsilon in targets}
-    data = {
-        "metrics": [[m, metric_of(m).label] for m in metrics],
-        "axes": [[a, AXES[a]] for a in BUDGETS],
-        "specs": {m: {a: curves(found, m, a) for a in BUDGETS} for m in metrics},
-        "curves": {m: found.curve(m) for m in metrics},
-        "partition": split_chart(split["labels"], client_sizes(split)),
-        "heat": heat_map(found) if found.points else None,
-    }
-    what = ", ".join(names)
-    if found.points:
-        what = f"{len(names)} points, curves of the best {len(found.shown)}"
-    band = f"mean of {found.seeds} seeds, band from lowest to highest"
-    page = Template(template()).substitute(
-        title=html.escape(folder.resolve().name),
-        subtitle=html.escape(f"{what}; {found.summary['rounds']} rounds{found.early}"),
-        caption=band if found.seeds > 1 else "one seed",
-        table=in_table(
-            [[name, *cells] for name, cells in found.table.items()],
-            ["point" if found.points else "algorithm", *found.headings],
+    """Write report.html from the files of a finished folder."""
+    results = read_results(folder)
+    blocks = [
+        *progress_blocks(results),
+        *table_blocks(results),
+        *(
+            Pictures(name, pictures.sheet(images), name)
+            for name, images in read_pictures(folder).items()
         ),
-        table_note="Mean ± standard deviation over seeds. Samples are those of one "
-        "participating client, bytes those of all messages in both directions, "
-        "seconds those in rounds.",
-        targets=in_table(
-            [
-                [name, f"{epsilon:.0e}", *reached[epsilon][name]]
-                for epsilon in targets
-                for name in found.shown
-            ],
-            [
-                "point" if found.points else "algorithm",
-                f"until {metric_of(found.main).short} ≤",
-                "rounds",
-                "samples",
-                "bytes",
-            ],
-        ),
-        targets_note="Means over seeds; a dash where a seed never came there.",
-        theory=standing.section(folder, is_federation(folder)),
-        images="".join(
-            gallery.figure(name, gallery.grid(pictures))
-            for name, pictures in gallery.read(folder).items()
-        ),
-        split=html.escape(
-            f"{split['clients']} clients of {split['smallest']} to {split['largest']} "
-            f"rows; split {split['hash']}"
-        ),
-        config=html.escape(config),
-        environment=in_table(
-            [[k, str(v)] for k, v in found.summary["environment"].items()], ["", ""]
-        ),
-        bundle=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
-        data=json.dumps(data).replace("</", "<\\/"),
-    )
-    path = folder / "report.html"
-    durable.write(path, page)
+        *theory_page.blocks(folder, is_federation(folder)),
+        *setting_blocks(results, (folder / "config.toml").read_text(encoding="utf-8")),
+    ]
+    path = folder / PAGE
+    write_html(path, blocks, folder.resolve().name)
     return path
 
 
-def template() -> str:
-    return (
-        resources.files("sagda.report")
-        .joinpath("templates", "run.html")
-        .read_text("utf-8")
+def progress_blocks(results: Results) -> list[Block]:
+    """What ran, the heat map of a sweep, and the curves."""
+    names, rounds = results.ranked, results.summary["rounds"]
+    content = ", ".join(names)
+    if results.points:
+        content = f"{len(names)} points, curves of the best {len(results.shown)}"
+    blocks: list[Block] = [Note(f"{content}; {rounds} rounds{results.early}")]
+    if results.points:
+        caption = (
+            "Mean over seeds of the last rounds. With more than two parameters, each "
+            "cell is the best over the others."
+        )
+        blocks += [Heading("Sweep"), Chart("heat", heat_map(results), caption)]
+    rows = {metric: results.curve(metric) for metric in results.metrics}
+    rows = {metric: points for metric, points in rows.items() if points}
+    band = f"mean of {results.seeds} seeds, band from lowest to highest"
+    choice = ChartChoice(
+        name="curves",
+        metrics={metric: metric_of(metric).label for metric in rows},
+        axes={axis: AXES[axis] for axis in BUDGETS},
+        specs={m: {a: curves(results, m, a) for a in BUDGETS} for m in rows},
+        rows=rows,
+        caption=band if results.seeds > 1 else "one seed",
     )
+    return [*blocks, Heading("Progress"), choice]
 
 
-def client_sizes(split: dict[str, Any]) -> list[int]:
+def table_blocks(results: Results) -> list[Block]:
+    """Final values, and what it took to reach three targets."""
+    first = "point" if results.points else "algorithm"
+    rows = []
+    for epsilon in results.targets():
+        reached = results.until(epsilon)
+        rows += [[name, f"{epsilon:.0e}", *reached[name]] for name in results.shown]
+    head = [
+        first,
+        f"until {metric_of(results.main).short} ≤",
+        "rounds",
+        "samples",
+        "bytes",
+    ]
+    table = [[name, *cells] for name, cells in results.table.items()]
+    return [
+        Heading("Results"),
+        Grid([first, *results.headings], table, numeric=True),
+        Note(
+            "Mean ± standard deviation over seeds. Samples are those of one "
+            "participating client. Bytes are those of all messages in both "
+            "directions. Seconds are those in rounds."
+        ),
+        Grid(head, rows, numeric=True),
+        Note("Means over seeds. A dash means that at least one seed never reached it."),
+    ]
+
+
+def setting_blocks(results: Results, config: str) -> list[Block]:
+    """The split, the configuration and the environment."""
+    split = results.summary["split"]
+    caption = (
+        f"{split['clients']} clients of {split['smallest']} to {split['largest']} "
+        f"rows; split {split['hash']}"
+    )
+    environment = [[k, str(v)] for k, v in results.summary["environment"].items()]
+    return [
+        Heading("Split"),
+        Chart("partition", partition_chart(split), caption),
+        Heading("Configuration"),
+        Code(config),
+        Heading("Environment"),
+        Grid(["", ""], environment),
+    ]
+
+
+def partition_chart(split: dict[str, Any]) -> dict[str, Any]:
+    """Rows per client; without labels only the largest client's size is known."""
+    sizes = [split["largest"]] * split["clients"]
     if split["labels"]:
-        return [sum(held) for held in zip(*split["labels"].values(), strict=True)]
-    return [split["largest"]] * split["clients"]
+        sizes = [sum(counts) for counts in zip(*split["labels"].values(), strict=True)]
+    return split_chart(split["labels"], sizes)
 
 
 def write_figures(folder: Path) -> list[Path]:
-    """figures/: every measure against every axis, and the split, as PNG and PDF."""
-    found = read_results(folder)
+    """Write every metric over every axis, and the split, as PNG and PDF."""
+    results = read_results(folder)
     out = folder / "figures"
     out.mkdir(exist_ok=True)
-    made = []
-    split = found.summary["split"]
-    specs = {"partition": split_chart(split["labels"], client_sizes(split))}
-    if found.points:
-        specs["sweep"] = heat_map(found)
-    for metric in found.metrics:
-        rows = found.curve(metric)
+    specs = {"partition": partition_chart(results.summary["split"])}
+    if results.points:
+        specs["sweep"] = heat_map(results)
+    for metric in results.metrics:
+        rows = results.curve(metric)
         for axis in BUDGETS if rows else ():
-            spec = curves(found, metric, axis)
-            spec["datasets"] = {"curves": rows}
-            specs[f"{metric}-by-{axis}"] = spec
-    for name, spec in specs.items():
-        for kind in ("png", "pdf"):
-            path = out / f"{name}.{kind}"
-            durable.write(path, picture(spec, kind))
-            made.append(path)
-    for name, pictures in gallery.read(folder).items():
-        path = out / f"images-{name}.png"
-        durable.write(path, gallery.grid(pictures))
-        made.append(path)
-    return made
-
-
-def picture(spec: dict[str, Any], kind: str, width: int | None = 640) -> bytes:
-    """A chart as a file's content; charts side by side have widths of their own."""
-    _, vl_convert = drawing()
-    fixed = spec | {"background": "white"} | ({"width": width} if width else {})
-    if kind == "png":
-        return vl_convert.vegalite_to_png(fixed, scale=2)
-    if kind == "pdf":
-        return vl_convert.vegalite_to_pdf(fixed)
-    if kind == "svg":
-        return vl_convert.vegalite_to_svg(fixed).encode()
-    return vl_convert.vegalite_to_html(fixed, bundle=True).encode()
-
-
-def draw_partition(counts: dict[str, list[int]], sizes: list[int], path: Path) -> None:
-    """The split as a picture."""
-    write_picture(split_chart(counts, sizes), path)
-
-
-def write_picture(spec: dict[str, Any], path: Path, width: int | None = 640) -> None:
-    """A chart as a file, whose ending says which kind."""
-    durable.write(path, picture(spec, picture_kind(path), width))
-
-
-def picture_kind(path: Path) -> str:
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in ("png", "pdf", "svg", "html"):
-        raise BadValue(f"`picture` must end in .png, .pdf, .svg or .html, got {path}.")
-    return kind
+            data = {"datasets": {"curves": rows}}
+            specs[f"{metric}-by-{axis}"] = curves(results, metric, axis) | data
+    files = {
+        out / f"{name}.{kind}": picture(spec, kind)
+        for name, spec in specs.items()
+        for kind in ("png", "pdf")
+    }
+    for name, images in read_pictures(folder).items():
+        files[out / f"images-{name}.png"] = pictures.sheet(images)
+    for path, content in files.items():
+        durable.write(path, content)
+    return list(files)

@@ -25,10 +25,12 @@ from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS
 from sagda.problems import PROBLEMS
 from sagda.problems.metrics import judged_by, metric_of
+from sagda.report.evaluation_page import client_cells, headlines
 from sagda.runs.config import Config
 from sagda.runs.experiment import options_of
 from sagda.runs.folder import Watch
 from sagda.runs.results import Results, read_results
+from sagda.scoring.evaluation import Evaluation
 from sagda.simulator import run as runs
 
 
@@ -129,6 +131,28 @@ def results_table(found: Results) -> RichTable:
     return table
 
 
+LISTED = 20  # clients in a table; the largest ones, or the first ones
+
+
+def show_evaluation(evaluation: Evaluation, made: list[Path]) -> None:
+    """Print an evaluation's numbers, its clients, and the files that it wrote."""
+    out = Console(highlight=False, soft_wrap=True)
+    for line in headlines(evaluation):
+        out.print(line, markup=False)
+    clients = evaluation.clients
+    if clients:
+        table = RichTable(
+            "client", "rows", "positives", "AUC", box=None, pad_edge=False
+        )
+        for client in clients[:LISTED]:
+            table.add_row(*client_cells(client))
+        out.print(table)
+        if len(clients) > LISTED:
+            out.print(f"… and {len(clients) - LISTED} more in {made[-1]}")
+    for path in made:
+        print(path)
+
+
 def show_split(
     federation: Federation,
     counts: dict[str, list[int]],
@@ -152,9 +176,6 @@ def show_split(
     )
     if picture is not None:
         print(f"picture: {picture}")
-
-
-LISTED = 20  # clients shown one by one
 
 
 def show_data(name: str, options: dict[str, Any], json: bool) -> None:

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sagda.report.run_page import drawing, style, write_picture
+from sagda.report.charts import drawing, style, write_picture
 from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting

@@ -3,12 +3,11 @@
 It shows the content of `theory.json`, which `sagda report` measures (`theory_section`).
 """
 
-import html
 import json
 from pathlib import Path
 from typing import Any
 
-from sagda.report.markup import in_table, scrolled
+from sagda.report.blocks import Block, Grid, Heading, Note
 
 FILE = "theory.json"
 MISSING = (
@@ -23,33 +22,27 @@ NOTE = (
 )
 
 
-def section(folder: Path, federation: bool) -> str:
-    """The section as HTML, or how to measure it if the run's data are available."""
+def blocks(folder: Path, federation: bool) -> list[Block]:
+    """The section, or how to measure it if the run's data are available."""
     path = folder / FILE
     if not path.is_file():
-        return "" if federation else note(MISSING)
+        return [] if federation else [Note(MISSING)]
     facts = json.loads(path.read_text(encoding="utf-8"))
     if not facts:
-        return note("The paper's theorems do not cover these algorithms.")
+        return [Note("The paper's theorems do not cover these algorithms.")]
     remarks = dict.fromkeys(
         text for advice in facts.values() for text in advice["remarks"]
     )
-    return "\n".join(
-        [
-            "<h2>Where these rates stand in the theory</h2>",
-            scrolled(constants(facts)),
-            scrolled(conditions(facts)),
-            scrolled(bounds(facts)),
-            *map(note, [NOTE, *remarks]),
-        ]
-    )
+    return [
+        Heading("Where these rates stand in the theory"),
+        constants(facts),
+        conditions(facts),
+        bounds(facts),
+        *map(Note, [NOTE, *remarks]),
+    ]
 
 
-def note(text: str) -> str:
-    return f'<p class="note">{html.escape(text)}</p>'
-
-
-def constants(facts: dict[str, Any]) -> str:
+def constants(facts: dict[str, Any]) -> Grid:
     """The table of constants, which are the same for all algorithms."""
     rows = []
     for constant in next(iter(facts.values()))["constants"].values():
@@ -57,10 +50,10 @@ def constants(facts: dict[str, Any]) -> str:
         if constant["low"] is not None:
             value += f" [{constant['low']:.4g}, {constant['high']:.4g}]"
         rows.append([constant["symbol"], value, constant["how"], constant["where"]])
-    return in_table(rows, ["constant", "value", "how", "where it holds"])
+    return Grid(["constant", "value", "how", "where it holds"], rows)
 
 
-def conditions(facts: dict[str, Any]) -> str:
+def conditions(facts: dict[str, Any]) -> Grid:
     """The table of conditions: every one of each algorithm at the run's rates."""
     rows = []
     for name, advice in facts.items():
@@ -69,11 +62,11 @@ def conditions(facts: dict[str, Any]) -> str:
             left, right = one["left"], one["right"]
             margin = f"{1 - right / left:.2g}" if left > 0 else "negative at any K"
             rows.append([name, one["name"], word, margin, one["formula"]])
-    return in_table(rows, ["algorithm", "condition", "verdict", "margin", "formula"])
+    return Grid(["algorithm", "condition", "verdict", "margin", "formula"], rows)
 
 
-def bounds(facts: dict[str, Any]) -> str:
-    """The table of bounds on the mean of ||grad Phi||^2, at given and best rates."""
+def bounds(facts: dict[str, Any]) -> Grid:
+    """The table of bounds on the mean of ||grad Phi||^2 at the run's and best rates."""
     rows, terms = [], []
     for name, advice in facts.items():
         given, best = advice["given"]["proof"], advice["best"]
@@ -83,4 +76,4 @@ def bounds(facts: dict[str, Any]) -> str:
             server = f"{e['x_server']:.3g}, {e['y_server']:.3g}"
             values = [f"{value:.3g}" for value in at["bound"].values()]
             rows.append([name, whose, local, server, *values])
-    return in_table(rows, ["algorithm", "rates of", "local", "server", *terms])
+    return Grid(["algorithm", "rates of", "local", "server", *terms], rows)

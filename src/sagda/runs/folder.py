@@ -32,7 +32,7 @@ from sagda import durable
 from sagda.check import BadKind, BadValue
 from sagda.data.federation import Federation, Table
 from sagda.methods import Method
-from sagda.report import pictures as gallery
+from sagda.problems.base import Problem
 from sagda.runs.callbacks import callbacks_of, stopped_early
 from sagda.runs.card import write_card
 from sagda.runs.checkpoint import Checkpoints, Stored, differences, environment
@@ -40,6 +40,7 @@ from sagda.runs.config import Config, build, read_toml, write_toml
 from sagda.runs.experiment import Experiment, simulate_options
 from sagda.runs.grid import Sweep
 from sagda.runs.model_file import FinishedRun, keep_recipe, model_arrays
+from sagda.runs.results import PICTURES
 from sagda.simulator.processes import check_same, gathered, is_first, told
 from sagda.simulator.run import Callback, Progress, Run
 from sagda.simulator.simulate import advice, run_side_by_side, unsolved
@@ -249,7 +250,7 @@ def write_results(
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
     durable.write(folder / "model.safetensors", model)
-    gallery.keep(experiment.problem, runs, folder)
+    write_pictures(experiment.problem, runs, folder)
     keep_recipe(experiment, runs, folder)
     summary = summarise(experiment, runs)
     if points:
@@ -257,6 +258,18 @@ def write_results(
     durable.write(folder / "summary.json", durable.as_json(summary))
     if (folder / "recipe.json").is_file():
         write_card(folder)
+
+
+def write_pictures(problem: Problem, runs: dict[str, Run], folder: Path) -> None:
+    """Write the pictures that each run's first model makes, if the problem has any."""
+    sheets = {}
+    for name, run in runs.items():
+        pictures = problem.pictures(jax.tree.map(lambda a: a[0], run.z.x))
+        if pictures is not None:
+            grey = np.nan_to_num(np.asarray(pictures))
+            sheets[name] = np.clip(255 * grey + 0.5, 0, 255).astype(np.uint8)
+    if sheets:
+        durable.write(folder / PICTURES, safetensors.numpy.save(sheets))
 
 
 def history_csv(runs: Mapping[str, FinishedRun]) -> str:

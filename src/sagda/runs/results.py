@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import safetensors.numpy
 
 from sagda.check import BadValue
 from sagda.problems.metrics import METRICS, judged_by, metric_of
 from sagda.simulator.history import COUNTS, TAIL, History
 
+PICTURES = "images.safetensors"
 SHOWN = 7  # curves of a sweep, the best ones
 
 
@@ -193,6 +195,12 @@ def bytes_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def read_pictures(folder: Path) -> dict[str, np.ndarray]:
+    """The pictures of each run as bytes [count, height, width]; empty without any."""
+    path = folder / PICTURES
+    return safetensors.numpy.load(path.read_bytes()) if path.is_file() else {}
 
 
 def read_results(folder: Path) -> Results:

@@ -1,0 +1,213 @@
+"""Charts of runs as Vega-Lite specifications, and as PNG, PDF, SVG or HTML files.
+
+Altair makes the specifications and vl-convert draws them. Both are in the extra
+`report` and are imported only here, by `drawing`. Charts of theory are in
+`theory_charts.py`; `blocks.py` puts charts into pages.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from sagda import durable
+from sagda.check import BadValue
+from sagda.problems.metrics import AXES, metric_of
+from sagda.runs.results import Results
+
+# The axes of a report's curves: what was spent.
+BUDGETS = ("round", "samples", "megabytes", "seconds")
+# Okabe and Ito's colours, which colour-blind readers can tell apart; dashes for print.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [3, 1], [1, 3]]
+
+
+class MissingExtra(BadValue):
+    """The packages of the extra `report` are not installed."""
+
+
+def drawing() -> tuple[Any, Any]:
+    """The modules altair and vl_convert; `MissingExtra` if the extra is missing."""
+    try:
+        import altair
+        import jinja2  # noqa: F401 # not used for charts, but needed for every page
+        import vl_convert
+    except ImportError:
+        raise MissingExtra(
+            "the report needs the extra `report`: pip install 'sagda[report]', then "
+            "`sagda report FOLDER`."
+        ) from None
+    return altair, vl_convert
+
+
+def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
+    """A chart of one metric over one axis; its rows are the data set `curves`."""
+    alt, _ = drawing()
+    names = results.shown
+    label, log = metric_of(metric).label, metric_of(metric).logarithmic
+    scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
+    form = ".0e" if log else "~g"
+    line, paint = zip(*map(style, range(len(names))), strict=True)
+    legend = alt.Legend(
+        title=None,
+        orient="top",
+        labelFontSize=13,
+        symbolType="stroke",
+        symbolSize=700,
+        symbolStrokeWidth=2.5,
+        symbolOpacity=1,
+        columns=2 if results.points else 0,
+        labelLimit=400,
+    )
+    colour = alt.Color("algorithm:N", legend=legend).scale(domain=names, range=paint)
+    dash = alt.StrokeDash("algorithm:N", legend=legend).scale(domain=names, range=line)
+    base = alt.Chart(alt.NamedData("curves")).encode(
+        x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False))
+    )
+    height = alt.Y("mean:Q", title=label, scale=scale)
+    height = height.axis(format=form, tickCount=6)
+    layers = base.mark_line(strokeWidth=1.8).encode(
+        y=height, color=colour, strokeDash=dash
+    )
+    if results.seeds > 1:
+        band = base.mark_area(opacity=0.18).encode(
+            y=alt.Y("low:Q", title=label, scale=scale),
+            y2="high:Q",
+            color=colour,
+        )
+        layers = band + layers
+    chart = layers.properties(width="container", height=360)
+    return plain(chart)
+
+
+def style(i: int) -> tuple[list[int], str]:
+    """Dash and colour of the i-th curve; each colour repeats with another dash."""
+    turn = i // len(COLOURS)
+    return DASHES[(i + turn) % len(DASHES)], COLOURS[i % len(COLOURS)]
+
+
+def plain(chart: Any) -> dict[str, Any]:
+    """The specification of an Altair chart, with readable axes."""
+    return chart.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+
+
+def heat_map(results: Results) -> dict[str, Any]:
+    """A sweep's final errors over its first two parameters; grey cells diverged."""
+    alt, _ = drawing()
+    keys, cells = results.cells()
+    rows = [
+        {
+            "column": str(cell[keys[0]]),
+            "row": str(cell[keys[-1]]) if len(keys) > 1 else "",
+            "error": cell["error"],
+            "text": "diverged" if cell["error"] is None else f"{cell['error']:.1e}",
+        }
+        for cell in cells
+    ]
+    order = lambda key: [
+        str(v) for v in sorted({cell[key] for cell in cells}, key=number_first)
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X(
+            "column:O", title=keys[0], sort=order(keys[0]), axis=alt.Axis(labelAngle=0)
+        ),
+        y=alt.Y(
+            "row:O",
+            title=keys[-1] if len(keys) > 1 else None,
+            sort=order(keys[-1])[::-1] if len(keys) > 1 else None,
+        ),
+    )
+    known = [row["error"] for row in rows if row["error"] is not None]
+    # Errors above the start get the start's colour: one bad point among many would
+    # otherwise take all colours for itself.
+    main = results.main
+    start = max(columns[main][:, 0].mean() for columns in results.columns.values())
+    ends = [min(known, default=start), min(max(known, default=start), start)]
+    middle = math.sqrt(ends[0] * ends[1])
+    scale = alt.Scale(
+        type="log", scheme="viridis", reverse=True, domain=ends, clamp=True
+    )
+    legend = alt.Legend(title=metric_of(main).label, format=".0e", tickCount=4)
+    paint = alt.Color("error:Q", scale=scale, legend=legend)
+    whole = (
+        base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
+    )
+    broken = base.transform_filter("datum.error === null").mark_rect(color="#dddddd")
+    dark = alt.condition(
+        f"datum.error > {middle}",
+        alt.value("white"),
+        alt.value("black"),
+    )
+    text = base.mark_text(fontSize=12).encode(text="text:N", color=dark)
+    height = 60 + 34 * len({row["row"] for row in rows})
+    layers = (broken + whole + text) if known else (broken + text)
+    return plain(layers.properties(width="container", height=height))
+
+
+def number_first(value: Any) -> tuple[bool, Any]:
+    """A key that sorts numbers before texts."""
+    return isinstance(value, str), value
+
+
+def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any]:
+    """Rows per client, by class if `counts` has classes."""
+    alt, _ = drawing()
+    classes = counts or {"rows": sizes}
+    rows = [
+        {"client": i, "class": name, "rows": number}
+        for name, numbers in classes.items()
+        for i, number in enumerate(numbers)
+        if number
+    ]
+    names = list(classes)
+    shown = list(range(0, len(sizes), max(1, len(sizes) // 20)))
+    ticks = alt.Axis(values=shown, labelAngle=0)
+    colour = alt.Color(
+        "class:N", sort=names, legend=None if not counts else alt.Legend()
+    )
+    if len(names) <= len(COLOURS):
+        colour = colour.scale(domain=names, range=COLOURS[: len(names)])
+    chart = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("client:O", title="client", axis=ticks),
+            y=alt.Y("rows:Q", title="rows"),
+            color=colour,
+        )
+        .properties(width="container", height=180)
+    )
+    return plain(chart)
+
+
+def picture(spec: dict[str, Any], kind: str, width: int | None = 640) -> bytes:
+    """A chart as the content of a file of this kind.
+
+    Pass no width for charts that have their own, such as several in a row.
+    """
+    _, vl_convert = drawing()
+    fixed = spec | {"background": "white"} | ({"width": width} if width else {})
+    if kind == "png":
+        return vl_convert.vegalite_to_png(fixed, scale=2)
+    if kind == "pdf":
+        return vl_convert.vegalite_to_pdf(fixed)
+    if kind == "svg":
+        return vl_convert.vegalite_to_svg(fixed).encode()
+    return vl_convert.vegalite_to_html(fixed, bundle=True).encode()
+
+
+def draw_partition(counts: dict[str, list[int]], sizes: list[int], path: Path) -> None:
+    """Write the chart of a split; the ending of `path` chooses the kind of file."""
+    write_picture(split_chart(counts, sizes), path)
+
+
+def write_picture(spec: dict[str, Any], path: Path, width: int | None = 640) -> None:
+    """Write a chart; the ending of `path` chooses the kind of file."""
+    durable.write(path, picture(spec, picture_kind(path), width))
+
+
+def picture_kind(path: Path) -> str:
+    """The kind of picture that `path` ends in; an error if it is not one of ours."""
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in ("png", "pdf", "svg", "html"):
+        raise BadValue(f"`picture` must end in .png, .pdf, .svg or .html, got {path}.")
+    return kind
