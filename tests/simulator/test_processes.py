@@ -1,12 +1,11 @@
-"""Several processes as one run: same history, same bits after a death, clear ends."""
+"""One run over several processes: the history of one, the same bits after a kill."""
 
 import hashlib
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda.commands import launch as launches
 from sagda.commands import main as cli
 from sagda.core import Point
+from sagda.network import free_port
+from sagda.simulator import processes
 from support import ROOT
 
 CACHE = ROOT / ".pytest_cache" / "machines"
@@ -29,32 +29,40 @@ LONG = [*JOB, "--rounds", "100000"]
 JOB += ["--rounds", "200"]
 
 
-def free_port() -> int:
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        return line.getsockname()[1]
-
-
-def started(*command) -> subprocess.Popen:
-    environment = os.environ | {
-        "XDG_CACHE_HOME": str(CACHE),
-        "JAX_NUM_CPU_DEVICES": "1",
-        # Of compiled programs JAX keeps those of process 0 only.
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    }
+def started(*command, **variables: str) -> subprocess.Popen:
+    environment = (
+        os.environ
+        | variables
+        | {
+            "XDG_CACHE_HOME": str(CACHE),
+            "JAX_NUM_CPU_DEVICES": "1",
+            # Of compiled programs JAX keeps those of process 0 only.
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        }
+    )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, *map(str, command)]
     return subprocess.Popen(command, env=environment, **pipes)
 
 
-def command(*arguments) -> subprocess.Popen:
-    return started("-m", "sagda.commands.main", *arguments)
+def command(*arguments, **variables: str) -> subprocess.Popen:
+    return started("-m", "sagda.commands.main", *arguments, **variables)
 
 
 def by_hand(port: int, *arguments) -> list[subprocess.Popen]:
     """The same command for each of two machines."""
-    place = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process"]
+    place = ["--host0", f"127.0.0.1:{port}", "--processes", 2, "--process"]
     return [command(*arguments, *place, i) for i in range(2)]
+
+
+def by_slurm(port: int, *arguments) -> list[subprocess.Popen]:
+    """The same command with the variables that `srun` sets for two tasks."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1"}
+    step |= {"SLURM_NTASKS": "2", "JAX_COORDINATOR_PORT": str(port)}
+    return [
+        command(*arguments, **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i))
+        for i in range(2)
+    ]
 
 
 def finish(process: subprocess.Popen, seconds: float = 120) -> tuple[int, str, str]:
@@ -66,21 +74,9 @@ def finish(process: subprocess.Popen, seconds: float = 120) -> tuple[int, str, s
     return process.returncode, out, err
 
 
-def children(process: subprocess.Popen) -> list[int]:
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(word) for word in path.read_text().split()]
-
-
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen) -> None:
     while not (folder / "checkpoint" / "manifest.json").exists():
         assert process.poll() is None, finish(process)
-        time.sleep(0.02)
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -104,7 +100,8 @@ sys.path.insert(0, sys.argv[1] + "/..")
 sys.path.insert(0, sys.argv[1] + "/../../src")
 from sagda.simulator.devices import use_cores
 use_cores()
-machines.connect("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[3]), 60)
+address = "127.0.0.1:" + sys.argv[2], 2, int(sys.argv[3])
+machines.connect(machines.ProcessAddress(*address))
 jax.config.update("jax_compilation_cache_dir", sys.argv[5])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 from test_processes import CASES, simulated
@@ -150,330 +147,105 @@ def test_two_processes_give_the_history_of_one(tmp_path):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
+    """The model of two processes that `srun` started, found by JAX."""
     folder = tmp_path_factory.mktemp("unbroken") / "r"
-    code, out, err = finish(command("launch", "--", "run", *JOB, "--out", folder))
-    assert code == 0, err
-    assert f"run folder: {folder}" in out
-    assert "Gloo" not in out
+    pair = by_slurm(free_port(), "run", *JOB, "--out", folder, "--json")
+    (code, out, err), (other, silent, _) = map(finish, pair)
+    assert (code, other, silent) == (0, 0, ""), err
+    assert json.loads(out)["folder"] == str(folder)
     return model(folder)
 
 
 @pytest.mark.slow
-def test_a_death_is_reported_and_the_run_goes_on_to_the_same_bits(unbroken, tmp_path):
+def test_a_killed_run_resumes_to_the_same_bits(unbroken, tmp_path):
     folder = tmp_path / "r"
     job = ["run", *JOB, "--out", folder, "--checkpoint-seconds", 0]
-    process = command("launch", "--processes", 2, "--", *job)
-    wait_for_checkpoint(folder, process)
-    workers = children(process)
-    assert len(workers) == 2
-    os.kill(workers[1], signal.SIGKILL)
-    killed = time.monotonic()
-    code, out, err = finish(process, 60)
-    assert time.monotonic() - killed < 60
-    assert (code, out) == (1, "")
-    assert err.startswith("sagda: process 1 died (SIGKILL) and the others were ended")
-    assert f"the newest checkpoint in {folder} has sagda-i at round " in err
-    again = f"sagda launch --processes 2 -- resume {folder}"
-    assert err.endswith(f"; go on with: {again}\n")
-    wait_until_gone(workers)
-    code, _, err = finish(command(*again.split()[1:]))
-    assert (code, err) == (0, "")
+    zero, one = by_hand(free_port(), *job)
+    wait_for_checkpoint(folder, zero)
+    one.kill()
+    finish(one)
+    code, _, _ = finish(zero, 60)
+    assert code != 0
+    (code, _, err), _ = map(finish, by_hand(free_port(), "resume", folder))
+    assert code == 0, err
     assert model(folder) == unbroken
 
 
 @pytest.mark.slow
-def test_started_by_hand_the_others_notice_a_death(tmp_path):
+def test_a_request_to_stop_one_process_stops_all_after_a_checkpoint(tmp_path):
     folder = tmp_path / "r"
-    job = ["run", *LONG, "--out", folder, "--checkpoint-seconds", 0]
-    zero, one = by_hand(free_port(), *job)
-    wait_for_checkpoint(folder, zero)
-    workers = children(zero) + children(one)
-    one.kill()
-    code, _, err = finish(zero, 60)
-    finish(one)
-    assert code == 1
-    assert err.startswith("sagda: process 0 lost the others; the newest checkpoint in")
-    assert "go on with: the same command on every machine" in err
-    wait_until_gone(workers)
-
-
-@pytest.mark.slow
-def test_asked_to_stop_all_processes_stop_and_keep_their_state(tmp_path):
-    folder = tmp_path / "r"
-    process = command("launch", "--", "run", *LONG, "--out", folder)
+    zero, one = by_hand(free_port(), "run", *LONG, "--out", folder)
     while not (folder / "config.toml").exists():
-        assert process.poll() is None, finish(process)
+        assert zero.poll() is None, finish(zero)
         time.sleep(0.02)
-    workers = children(process)
-    process.send_signal(signal.SIGTERM)
-    code, out, err = finish(process)
-    assert (code, out) == (143, "")
-    assert f"go on with: sagda launch --processes 2 -- resume {folder}" in err
-    assert (folder / "checkpoint" / "manifest.json").exists()
-    wait_until_gone(workers)
-
-
-SLOW_DISK = """
-import time
-from sagda.runs.checkpoint import Checkpoints
-save = Checkpoints.save
-def slowly(self, *run):
-    time.sleep(12)
-    save(self, *run)
-Checkpoints.save = slowly
-"""
-
-
-@pytest.mark.slow
-def test_asked_to_stop_the_others_wait_for_the_checkpoint(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    folder = tmp_path / "r"
-    job = ["run", *LONG, "--out", folder, "--checkpoint-seconds", 1000]
-    process = command("launch", "--", *job)
-    while not (folder / "config.toml").exists():
-        assert process.poll() is None, finish(process)
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    code, out, err = finish(process)
-    assert (code, out) == (143, "")
-    assert "stopped sagda-i at round" in err
+    time.sleep(2)  # until signals are handled
+    one.send_signal(signal.SIGTERM)
+    (code, out, err), (other, _, _) = map(finish, (zero, one))
+    assert (code, other, out) == (143, 143, "")
+    assert f"resume with: sagda resume {folder}" in err
     assert (folder / "checkpoint" / "manifest.json").exists()
 
 
-STUB = """
-import os, signal, socket, sys, time
-from pathlib import Path
-line = socket.socket(fileno=int(os.environ["SAGDA_LINK"].split()[0]))
-def tell(text):
-    line.sendall(text.encode() + b"\\n")
-def leave(code, why=""):
-    tell(f"leaving {code} {why}")
-    os._exit(code)
-def die(name):
-    os.kill(os.getpid(), signal.Signals[name])
-def busy():
-    time.sleep(60)
-def asked(*what):
-    signal.signal(signal.SIGTERM, lambda *_: [step() for step in what])
-    tell("connected")
-    busy()
-index, many = int(sys.argv[-1]), int(sys.argv[-3])
-here = Path(sys.argv[0]).parent
-(here / f"{index}.begun").touch()
-while len(list(here.glob("*.begun"))) < many:
-    time.sleep(0.01)
-exec(sys.argv[3 + index])
-"""
-
-
-@pytest.fixture
-def stub(tmp_path, monkeypatch):
-    """Processes that compute nothing: each does what its word of the command says."""
-    path = tmp_path / "stub"
-    path.write_text(f"#!{sys.executable}\n{STUB}")
-    path.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(path))
-    monkeypatch.setattr(launches, "GRACE", 0.5)
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # or `launch` would set it
-
-
-def launched(*words: str) -> tuple[int, str]:
-    """Exit code and sentence."""
-    begun = time.monotonic()
-    try:
-        return launches.launch(list(words), len(words), debug=False), ""
-    except launches.Ended as ended:
-        return ended.code, str(ended).partition(" and the others")[0]
-    finally:
-        assert time.monotonic() - begun < 20
-
-
-BUSY, LOST = "busy()", "leave(70)"
-ABORTED, ENDED = "die('SIGABRT')", "os._exit(1)"
-KILLED, CRASHED = "die('SIGKILL')", "die('SIGSEGV')"
-SAID = "leave(3, 'the disk is full')"
-SILENT = 1, "process 0 died (SIGKILL)"
-DEATHS = {
-    # What one does of its own comes before whom the watcher had to end.
-    (BUSY, KILLED): (1, "process 1 died (SIGKILL)"),
-    (BUSY, CRASHED): (1, "process 1 died (SIGSEGV)"),
-    (BUSY, SAID): (3, "process 1: the disk is full"),
-    (BUSY, LOST, KILLED): (1, "process 2 died (SIGKILL)"),
-    (BUSY, ABORTED, SAID): (3, "process 2: the disk is full"),
-    (SAID, BUSY): (3, ""),
-    # Where all others only lost somebody, it is the one that hung.
-    (BUSY, LOST): SILENT,
-    (BUSY, ABORTED): SILENT,
-    (BUSY, ENDED): SILENT,
-    (BUSY, ABORTED, LOST): SILENT,
-    (LOST, BUSY): (1, "process 1 died (SIGKILL)"),
-    (BUSY, "tell('leaving 0 '); die('SIGABRT')"): SILENT,
-    (BUSY, "tell('leaving 143 '); die('SIGABRT')"): SILENT,
-    # Nobody was left to be ended.
-    (LOST, CRASHED): (1, "process 1 died (SIGSEGV)"),
-    (LOST, ABORTED): (1, "process 1 died (SIGABRT)"),
-    (LOST, SAID): (3, "process 1: the disk is full"),
-    (SAID, KILLED): (1, "process 1 died (SIGKILL)"),
-    # One that is done waits for the others, and so does its watcher.
-    ("time.sleep(1); leave(0)", "leave(0)"): (0, ""),
-    ("time.sleep(1); leave(143)", "leave(143)"): (143, ""),
-    ("time.sleep(1); leave(0)", "tell('leaving 0 '); die('SIGTERM')"): (0, ""),
-}
-
-
-@pytest.mark.parametrize("words", DEATHS, ids=" | ".join)
-def test_the_one_that_began_it_is_named(words, stub):
-    assert launched(*words) == DEATHS[words]
-
-
-class Asked(launches.Watcher):
-    """Asked to stop once all processes are connected."""
-
-    times = 1
-
-    def watch(self) -> None:
-        threading.Thread(target=self.wish, daemon=True).start()
-        super().watch()
-
-    def wish(self) -> None:
-        while not all("connected" in worker.notes for worker in self.workers):
-            time.sleep(0.01)
-        for _ in range(self.times):
-            self.ask(signal.SIGTERM, None)
-
-
-STOP = "asked(lambda: leave(143))"
-SAVE = "asked(lambda: time.sleep(2), Path({!r}).touch, lambda: leave(143))"
-
-
-def test_a_stop_gives_the_first_process_time_to_save(stub, tmp_path, monkeypatch):
-    monkeypatch.setattr(launches, "Watcher", Asked)
-    kept = tmp_path / "kept"
-    # One that another's wish reached first does not know which signal it was.
-    other = STOP.replace("143", "130")
-    assert launched(SAVE.format(str(kept)), STOP, other) == (143, "")
-    assert kept.exists()
-
-
-DEATHS_IN_A_STOP = {
-    (BUSY, KILLED): (143, "process 1 died (SIGKILL)"),
-    (STOP, KILLED): (143, "process 1 died (SIGKILL)"),
-    (BUSY, SAID): (143, "process 1: the disk is full"),
-    (SAID, STOP): (143, ""),
-    (BUSY, LOST): (143, ""),
-    (BUSY, "tell('leaving 143 '); die('SIGABRT')"): (143, ""),
-}
-
-
-@pytest.mark.parametrize("words", DEATHS_IN_A_STOP, ids=" | ".join)
-def test_a_death_in_a_stop_is_noticed(words, stub, monkeypatch):
-    monkeypatch.setattr(launches, "Watcher", Asked)
-    lines = [w if w == STOP else f"asked(lambda: exec({w!r}))" for w in words]
-    assert launched(*lines) == DEATHS_IN_A_STOP[words]
-
-
-def test_asked_twice_nobody_is_waited_for(stub, monkeypatch):
-    monkeypatch.setattr(launches, "Watcher", Asked)
-    monkeypatch.setattr(Asked, "times", 2)
-    assert launched("asked(busy)", STOP) == (143, "")
-
-
-LEAVING = """
-import signal, socket, sys, time, types
-from sagda.simulator.link import Link
-ours, theirs = socket.socketpair()
-link = Link(theirs, "")
-def shutdown():
-    print("waiting", flush=True)
-    time.sleep(7)
-    print("together", flush=True)
-jax = types.SimpleNamespace(distributed=types.SimpleNamespace(shutdown=shutdown))
-sys.modules["jax"] = jax
-link.leave(int(sys.argv[1])) if len(sys.argv) > 1 else signal.raise_signal(2)
-"""
-
-
 @pytest.mark.slow
-def test_one_that_stops_waits_for_the_others_and_one_that_fails_does_not():
-    four = {code: started("-c", LEAVING, code) for code in (0, 2, 130, 143)}
-    for code, process in four.items():
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        if code != 2:  # asked while it leaves
-            process.send_signal(signal.SIGINT)
-            process.send_signal(signal.SIGTERM)
-    ends = {code: finish(process) for code, process in four.items()}
-    together = {code: (code, "together\n", "") for code in (0, 130, 143)}
-    assert ends == together | {2: (2, "", "")}
-
-
-def test_outside_a_run_ctrl_c_ends_a_process_at_once():
-    """It must not look like a stop, for which all others would be waited for."""
-    assert finish(started("-c", LEAVING)) == (-signal.SIGINT, "", "")
-
-
-@pytest.mark.slow
-def test_processes_that_differ_are_told_so(tmp_path):
-    port, folder = free_port(), tmp_path / "r"
-    place = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process"]
+def test_processes_of_different_runs_are_refused(tmp_path):
+    folder = tmp_path / "r"
+    place = ["--host0", f"127.0.0.1:{free_port()}", "--processes", 2, "--process"]
     job = ["run", *JOB, "--out", folder]
     pair = [command(*job, "--split-seed", i, *place, i) for i in range(2)]
     for code, out, err in map(finish, pair):
         assert (code, out) == (2, "")
         assert "process 1 has another configuration than process 0" in err
-        assert len(err.splitlines()) == 1
     assert not folder.exists()
 
 
-def test_a_mistake_that_only_process_0_can_see_is_everyones(tmp_path):
+@pytest.mark.slow
+def test_an_error_that_only_process_0_can_see_ends_all(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     pair = by_hand(free_port(), "run", *JOB, "--out", tmp_path)
     for code, out, err in map(finish, pair):
         assert (code, out) == (2, "")
         assert f"{tmp_path} holds other files" in err
-        assert len(err.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_without_a_coordinator_a_process_gives_up(tmp_path):
-    place = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", 2]
-    place += ["--connect-seconds", 1, "--out", tmp_path / "r"]
-    waiting = command("run", *JOB, *place, "--process", 1)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        place[1] = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, out, err = finish(command("run", *JOB, *place, "--process", 0))
-    assert (code, out) == (2, "")
-    assert "process 0 cannot listen at 127.0.0.1:" in err
-    code, out, err = finish(waiting)
-    assert (code, out) == (2, "")
-    assert "process 1 did not meet the others at 127.0.0.1:" in err
-    assert not (tmp_path / "r").exists()
+def test_only_processes_of_one_step_count():
+    assert processes.launched({}) == 1
+    # A batch script of SLURM, before `srun` starts the tasks of a step.
+    assert processes.launched({"SLURM_NTASKS": "4"}) == 1
+    step = {"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "node[1-2]"}
+    assert processes.launched(step) == 4
+    assert processes.launched({"OMPI_COMM_WORLD_SIZE": "3"}) == 3
 
 
-HERE = "--coordinator 127.0.0.1:9"
+def test_a_process_that_runs_alone_never_connects(monkeypatch):
+    monkeypatch.setattr("jax.distributed.initialize", None)
+    processes.connect(processes.ProcessAddress(None, None, None))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    processes.connect(processes.ProcessAddress(None, 1, None))
+
+
+TOGETHER = "--host0, --processes and --process must be given together"
+HERE = "--host0 127.0.0.1:9"
 MISTAKES = {
-    f"run {HERE}": "--coordinator, --processes and --process must be given together",
-    "run --process 0 --processes 2": "must be given together",
-    f"compare {HERE} --processes 2": "must be given together",
+    f"run {HERE}": TOGETHER,
+    "run --process 0 --processes 2": TOGETHER,
+    f"compare {HERE} --processes 2": TOGETHER,
     f"run {HERE} --processes 2 --process 2": "`process` must be between 0 and 1",
     f"run {HERE} --processes 2 --process -1": "`process` must be between 0 and 1",
     f"run {HERE} --processes 0 --process 0": "`processes` must be at least 1",
+    "run --processes 0": "`processes` must be at least 1",
     f"resume r {HERE} --processes 2 --process 9": "`process` must be between 0 and 1",
-    "run --coordinator here --processes 2 --process 0": "`coordinator` must look like",
-    "run --coordinator a:0 --processes 2 --process 0": "`coordinator` must look like",
-    f"run {HERE} --processes 2 --process 0 --connect-seconds 0": "`connect_seconds`",
-    "launch": "`command` must be one of run, compare",
-    "launch -- list": "`command` must be one of run, compare",
-    "launch --processes 0 -- run": "`processes` must be at least 1",
+    "run --host0 here --processes 2 --process 0": "`--host0` must be HOST:PORT",
+    "run --host0 a:0 --processes 2 --process 0": "`--host0` must be HOST:PORT",
+    f"run {HERE} --processes 2 --process 1": "found no process 0 at 127.0.0.1:9",
+    "run --host0 198.51.100.1:9 --processes 2 --process 0": "cannot listen on port 9",
 }
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_mistakes_are_answered_in_one_sentence(line, tmp_path, monkeypatch, capsys):
+def test_wrong_flags_are_answered_in_one_sentence(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
     assert cli.main(line.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,7 +1,7 @@
 """The application, its flags, and what all commands share."""
 
 from contextlib import suppress
-from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +12,6 @@ import sagda
 from sagda.check import BadValue
 from sagda.runs import config as configs
 from sagda.runs.config import Config
-from sagda.simulator.link import Link, Machines
-
-# The command line, for the processes that a command starts, and who watches this one.
-LINE: ContextVar[tuple[str, ...]] = ContextVar("LINE", default=())
-LINK: ContextVar[Link | None] = ContextVar("LINK", default=None)
 
 app = App(
     name="sagda",
@@ -68,7 +63,31 @@ OwnModel = Annotated[
     str | None, said("FILE.py:FUNCTION, where the model is of your own code.")
 ]
 Folder = Annotated[Path, said("The run folder.")]
-ManyFlags = Annotated[Machines | None, Parameter(name="*")]
+
+
+@dataclass
+class Processes:
+    """The flags of a run over several processes."""
+
+    host0: Annotated[
+        str | None,
+        said("HOST:PORT of process 0, if you start the processes of a run yourself."),
+    ] = None
+    processes: Annotated[
+        int | None,
+        said("How many processes share the run (default: what srun or mpirun starts)."),
+    ] = None
+    process: Annotated[int | None, said("The number of this process, from 0.")] = None
+
+    @property
+    def several(self) -> bool:
+        """Whether another process may be the one that has the run folder."""
+        from sagda.simulator.processes import launched
+
+        return self.processes != 1 and (self.processes is not None or launched() > 1)
+
+
+ManyFlags = Annotated[Processes | None, Parameter(name="*")]
 
 
 def merged(

@@ -5,17 +5,14 @@ import json as json_module
 import os
 import signal
 import sys
-import traceback
 
 import cyclopts
 from pydantic import ValidationError
 
 from sagda.check import BadKind, BadValue
 from sagda.commands import federation, keys, model, report, run, theory
-from sagda.commands.app import LINE, LINK, app
-from sagda.commands.launch import Ended
+from sagda.commands.app import app
 from sagda.runs import config as configs
-from sagda.simulator.link import LOST, Link, is_loss
 
 __all__ = [
     "app",
@@ -29,6 +26,8 @@ __all__ = [
 ]
 
 USER, DISK, FAILED = 2, 3, 1
+# Codes of a command that ended as it should, or was asked to stop.
+ENDED = 0, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def cause_of(error: cyclopts.CycloptsError) -> str:
@@ -42,19 +41,10 @@ def cause_of(error: cyclopts.CycloptsError) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; 0 success, 2 a user's mistake, 3 disk, 130/143 stopped."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    link = Link.inherited()
-    LINE.set(tuple(tokens))
-    LINK.set(link)
-    if link is None:
-        return answer(tokens)
-    if "--debug" not in tokens:
-        link.quieten()
-    code = FAILED
-    try:
-        code = answer(tokens)
-    except Exception:
-        traceback.print_exc()
-    link.leave(code)
+    code = answer(tokens)
+    processes = sys.modules.get("sagda.simulator.processes")
+    if processes is not None and code not in ENDED:
+        processes.leave(code)  # else JAX would wait for the other processes
     return code
 
 
@@ -67,8 +57,6 @@ def answer(tokens: list[str]) -> int:
         if json:
             print(json_module.dumps({"error": message, "exit_code": code}))
         print(f"sagda: {message}", file=sys.stderr)
-        if link := LINK.get():
-            link.sentence = message
         return code
 
     try:
@@ -92,13 +80,9 @@ def answer(tokens: list[str]) -> int:
         return fail(DISK, f"{what}{where}; what was kept before is whole.")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Ended as ended:
-        return fail(ended.code, str(ended))
     except Exception as error:
         if debug:
             raise
-        if LINK.get() and is_loss(error):
-            return LOST  # the watcher says so
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         return fail(FAILED, f"unexpected {type(error).__name__}: {said} (see --debug)")
 

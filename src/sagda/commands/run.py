@@ -1,18 +1,14 @@
-"""Commands that run algorithms: run, compare, sweep, resume, launch."""
+"""Commands that run algorithms: run, compare, sweep, resume."""
 
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated
 
-from sagda import check
 from sagda.check import BadValue
 from sagda.commands import app as base
-from sagda.commands import launch as launches
 from sagda.commands.app import (
     FOUR,
-    LINE,
-    LINK,
     AllFlags,
     File,
     Folder,
@@ -22,6 +18,7 @@ from sagda.commands.app import (
     Names,
     Out,
     OwnModel,
+    Processes,
     Seconds,
     Set,
     app,
@@ -30,7 +27,6 @@ from sagda.commands.app import (
 )
 from sagda.runs import config as configs
 from sagda.runs.config import Config
-from sagda.simulator.link import Machines
 
 
 @app.command
@@ -147,48 +143,10 @@ def resume(
 
     if model is not None:
         base.allowed(model)
-    # Of several machines only the first needs to have the folder.
-    config = None if machines and machines.place else read_folder(folder)
+    # Of several processes, only the first one needs the folder.
+    several = (machines or Processes()).several
+    config = None if several else read_folder(folder)
     return go(config, None, folder, checkpoint_seconds, machines, json)
-
-
-@app.command
-def launch(
-    *command: Annotated[
-        str,
-        said(
-            "run, compare, sweep or resume, with its flags.", allow_leading_hyphen=True
-        ),
-    ],
-    processes: Annotated[int, said("How many processes share the run.")] = 2,
-) -> int:
-    """Run on this machine in several processes, which share clients or seeds.
-
-    When one dies the others are ended, and the newest checkpoint is named.
-
-    Example: `sagda launch --processes 2 -- run --algorithm sagda-ii --seeds 2`
-    """
-    check.integer("processes", processes, low=1)
-    known = ("run", "compare", "sweep", "resume")
-    check.choice("command", command[0] if command else "", known)
-    return launches.launch(list(command), processes, "--debug" in LINE.get())
-
-
-def begin(machines: Machines | None) -> int | None:
-    """Start JAX, as one of several processes if asked; or only watch one, to its code.
-
-    The process that computes is never the one that a user starts: see `launch.py`.
-    """
-    place, link = machines.place if machines else None, LINK.get()
-    if place is not None and link is None:
-        return launches.watch_one(list(LINE.get()), place)
-    base.start_jax()
-    if place is not None and link is not None:
-        from sagda.simulator.processes import connect
-
-        connect(*place)
-        link.tell("connected")
-    return None
 
 
 def go(
@@ -196,7 +154,7 @@ def go(
     assignments: list[str] | None,
     out: Path | None,
     checkpoint_seconds: float,
-    machines: Machines | None,
+    machines: Processes | None,
     json: bool,
 ) -> int:
     """Run a configuration, or a folder's, into its folder and show what came out."""
@@ -204,13 +162,16 @@ def go(
         raise BadValue(
             f"`checkpoint_seconds` must be zero or more, got {checkpoint_seconds}."
         )
-    if (code := begin(machines)) is not None:
-        return code
+    from sagda.simulator.processes import ProcessAddress, connect, is_first
+
+    machines = machines or Processes()
+    address = ProcessAddress(machines.host0, machines.processes, machines.process)
+    base.start_jax()
+    connect(address)
     from sagda.durable import digest
     from sagda.report.terminal import Interrupt, RunDisplay, results
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.folder import Stopped, execute, folder_config
-    from sagda.simulator.processes import is_first
 
     config = config or folder_config(out or Path())
     config = resolve(config, configs.parse_set(assignments or []))
@@ -219,8 +180,6 @@ def go(
     name = f"sweep-{name}" if config.grid else name
     data = "" if config.problem == "quadratic" else f"-{Path(config.data).stem}"
     folder = out or Path("runs") / f"{config.problem}{data}-{name}-{short}"
-    if link := LINK.get():
-        link.tell("folder", str(folder))
     experiment = prepare(config)
     first = is_first()
     interrupt = Interrupt()
@@ -228,9 +187,9 @@ def go(
         with interrupt, RunDisplay(config, quiet=json or not first) as display:
             execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
     except Stopped as stopped:
-        again = (link.again if link else "sagda resume {}").format(folder)
         if first:
-            print(f"stopped {stopped}; go on with: {again}", file=sys.stderr)
+            remedy = f"resume with: sagda resume {folder}"
+            print(f"stopped {stopped}; {remedy}", file=sys.stderr)
         # Another process may have been the one that was asked.
         return 128 + (interrupt.number or signal.SIGTERM)
     if not first:

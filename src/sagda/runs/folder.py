@@ -41,7 +41,7 @@ from sagda.runs.experiment import Experiment, simulate_options
 from sagda.runs.grid import Sweep
 from sagda.runs.model_file import FinishedRun, keep_recipe, model_arrays
 from sagda.runs.results import PICTURES
-from sagda.simulator.processes import check_same, gathered, is_first, told
+from sagda.simulator.processes import check_same, from_first, gathered, is_first
 from sagda.simulator.run import Callback, Progress, Run
 from sagda.simulator.simulate import advice, run_side_by_side, unsolved
 from sagda.simulator.sweep import apart
@@ -102,7 +102,7 @@ def folder_config(folder: Path) -> Config:
     """The configuration of a run folder that process 0 has."""
     pack = lambda config: config.model_dump_json().encode()
     unpack = lambda text: build(json.loads(text))
-    return told(lambda: read_folder(folder), pack, unpack)
+    return from_first(lambda: read_folder(folder), pack, unpack)
 
 
 class Watch(NamedTuple):
@@ -139,7 +139,7 @@ def execute(experiment: Experiment, folder: Path, watch: Watch) -> dict[str, Run
                 held.push(partial(give_back, folder))
             return checkpoints.load()
 
-        stored = told(load, packed, unpacked)
+        stored = from_first(load, packed, unpacked)
         if stored and (changed := differences(stored.environment)):
             watch.warn(
                 "resumed in another environment, bits may differ from an unbroken run: "

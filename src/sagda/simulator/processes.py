@@ -1,13 +1,17 @@
-"""Several processes that act as one: what they share, and what the first one decides.
+"""One run over several processes: how they meet, and what they share.
 
-Everything here is collective: all processes call it, in the same order. With one
-process nothing is sent.
+JAX connects the processes: `srun`, `mpirun` or Kubernetes starts them, or a person with
+`--host0`. Nothing here starts or watches a process. `gathered`, `from_first` and
+`check_same` are collective: all processes call them in the same order.
+`runs/folder.py` uses it to let process 0 alone read and write the run folder.
 """
 
 import hashlib
 import os
-import socket
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,69 +20,147 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
+from sagda import check, network
 from sagda.check import BadValue
 
-# How long a machine may be silent before the others give it up.
-SILENCE = 30
+SILENCE = 30  # seconds without a sign of life after which a process counts as dead
+PATIENCE = 120.0  # seconds that processes wait for each other at the start
+GOODBYE = 5.0  # seconds that a process with an error waits for the others to end, too
+ORTE = "OMPI_MCA_orte_hnp_uri"  # set by Open MPI before version 5
 T = TypeVar("T")
 
 
-def connect(coordinator: str, processes: int, process: int, seconds: int) -> None:
-    """Meet the other processes; before anything else uses JAX."""
-    # JAX's own handling of SIGTERM would take the place of the command's.
-    jax.config.update("jax_enable_preemption_service", False)
-    bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
-    if process == 0:
-        check_free(bind)
-    jax.distributed.initialize(
-        coordinator,
-        processes,
-        process,
-        cluster_detection_method="deactivate",
-        initialization_timeout=seconds,
-        heartbeat_timeout_seconds=SILENCE,
-        coordinator_bind_address=bind,
+class ProcessAddress(NamedTuple):
+    """Where process 0 listens, how many processes there are, and which one this is."""
+
+    host0: str | None  # None: JAX asks the cluster
+    processes: int | None
+    process: int | None
+
+    def checked(self) -> "ProcessAddress":
+        """This address, if its parts go together."""
+        if self.host0 is None and self.process is None:
+            if self.processes is not None:
+                check.integer("processes", self.processes, low=1)
+            return self
+        if self.host0 is None or self.processes is None or self.process is None:
+            raise BadValue(
+                "--host0, --processes and --process must be given together, or "
+                "--processes alone where JAX finds the other processes itself."
+            )
+        network.address("--host0", self.host0)
+        many = check.integer("processes", self.processes, low=1)
+        check.integer(
+            "process", self.process, low=0, high=many - 1, what=", the last of them"
+        )
+        return self
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of processes that `srun` or `mpirun` started together with this one.
+
+    Only their variables are read, so a process that was started alone pays nothing. A
+    batch script of SLURM itself has no step: it counts as one process.
+    """
+    tasks = (
+        environment.get("SLURM_NTASKS") if "SLURM_STEP_NODELIST" in environment else 0
     )
+    return int(tasks or environment.get("OMPI_COMM_WORLD_SIZE") or 1)
 
 
-def check_free(address: str) -> None:
-    """Refuse an address at which JAX could not listen: it may crash there."""
-    host, _, port = address.rpartition(":")
+def connect(address: ProcessAddress) -> None:
+    """Meet the other processes, if there are any. Call it before JAX computes."""
+    host0, processes, process = address.checked()
+    if processes == 1 or (processes is None and launched() == 1):
+        return
+    # JAX's own handling of SIGTERM would replace the command's.
+    jax.config.update("jax_enable_preemption_service", False)
+    bind, method = None, None
+    if host0 is not None:
+        bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", host0)
+        method = "deactivate"
+        await_host0(host0, bind, process)
+    elif "OMPI_COMM_WORLD_SIZE" in os.environ and ORTE not in os.environ:
+        method = "mpi4py"  # Open MPI 5, which tells JAX no address
+    # gloo prints to standard output, which is for the command's results only.
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        family, kind, *_, where = found[0]
-        with socket.socket(family, kind) as line:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            line.bind(where)
-    except OSError:
+        jax.distributed.initialize(
+            host0,
+            processes,
+            process,
+            cluster_detection_method=method,
+            initialization_timeout=int(PATIENCE),
+            heartbeat_timeout_seconds=SILENCE,
+            coordinator_bind_address=bind,
+        )
+    except (ValueError, RuntimeError) as error:
         raise BadValue(
-            f"process 0 cannot listen at {address}: the port is taken, or the host is "
-            "not this machine; choose another --coordinator."
+            f"JAX cannot connect the processes of this run ({error}) Give each of them "
+            "--host0, --processes and --process; `--processes 1` runs each one alone."
         ) from None
 
 
+def await_host0(host0: str, bind: str, process: int | None) -> None:
+    """Check that process 0 can listen, or wait until it does.
+
+    JAX would crash or abort the process instead of raising an error.
+    """
+    if process == 0:
+        return network.check_port("--host0", *network.address("--host0", bind))
+    deadline = time.monotonic() + PATIENCE
+    while not network.listens(*network.address("--host0", host0)):
+        if time.monotonic() > deadline:
+            raise BadValue(
+                f"process {process} found no process 0 at {host0} within {PATIENCE:g} "
+                "seconds; check the address, and that process 0 was started."
+            )
+        time.sleep(0.2)
+    return None
+
+
+def leave(code: int) -> None:
+    """End this process after an error, if it is one of several.
+
+    When Python ends normally, JAX waits for minutes until all processes do. They cannot
+    finish without this one, so it leaves after a few seconds, and JAX ends the others.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    # Where all processes have the same error, they meet here and none is aborted.
+    meeting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+    meeting.start()
+    meeting.join(GOODBYE)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def is_first() -> bool:
-    """Whether this is the process that writes and shows."""
+    """Whether this is process 0, which alone writes files and shows progress."""
     return jax.process_count() == 1 or jax.process_index() == 0
 
 
-class Meeting(NamedTuple):
-    """One device of each process, and programs that bring their bytes together."""
+class Programs(NamedTuple):
+    """One device per process, and compiled programs that combine their bytes."""
 
-    rows: NamedSharding
-    mine: Any
+    rows: NamedSharding  # axis 0: processes
+    device: Any  # this process's
     gather: Callable
     add: Callable
 
 
 @cache
-def meeting() -> Meeting:
-    # Backwards, so that the first device of each process stays.
+def programs() -> Programs:
+    """The programs for this set of processes, compiled once."""
+    # In reverse order, so that each process keeps its first device.
     devices = {d.process_index: d for d in reversed(jax.devices())}
     chosen = [devices[i] for i in sorted(devices)]
     mesh = Mesh(np.array(chosen), ("processes",))
     whole = NamedSharding(mesh, Spec())
-    return Meeting(
+    return Programs(
         NamedSharding(mesh, Spec("processes")),
         devices[jax.process_index()],
         jax.jit(lambda a: a, out_shardings=whole),
@@ -87,16 +169,16 @@ def meeting() -> Meeting:
 
 
 def over_processes(content: bytes, add: bool) -> np.ndarray:
-    """Everyone's bytes, of one length, as rows or as their sum."""
-    met = meeting()
-    row = jax.device_put(np.frombuffer(content, np.uint8)[None], met.mine)
+    """The bytes of all processes, of equal length: one row each, or their sum."""
+    shared = programs()
+    row = jax.device_put(np.frombuffer(content, np.uint8)[None], shared.device)
     shape = (jax.process_count(), len(content))
-    rows = jax.make_array_from_single_device_arrays(shape, met.rows, [row])
-    return np.asarray((met.add if add else met.gather)(rows))
+    rows = jax.make_array_from_single_device_arrays(shape, shared.rows, [row])
+    return np.asarray((shared.add if add else shared.gather)(rows))
 
 
 def gathered(values: Any) -> np.ndarray:
-    """`values` of every process, processes first."""
+    """`values` of every process, stacked along axis 0."""
     values = np.asarray(values)
     if jax.process_count() == 1:
         return values[None]
@@ -104,10 +186,13 @@ def gathered(values: Any) -> np.ndarray:
     return np.frombuffer(rows.tobytes(), values.dtype).reshape(-1, *values.shape)
 
 
-def told(
+def from_first(
     make: Callable[[], T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T]
 ) -> T:
-    """What process 0 makes, known to all; so are its mistakes."""
+    """Run `make` on process 0 and send its result to all.
+
+    A `BadValue` raised there is raised on every process.
+    """
     if jax.process_count() == 1:
         return make()
     content = b""
@@ -117,7 +202,7 @@ def told(
         except BadValue as mistake:
             content = b"-" + str(mistake).encode()
     size = int(gathered(np.int64(len(content)))[0])
-    # The others send nothing but zeros.
+    # The others contribute zeros, so that the sum is what process 0 sent.
     content = over_processes(content.ljust(size, b"\0"), add=True).tobytes()
     if content[:1] == b"-":
         raise BadValue(content[1:].decode())
@@ -125,7 +210,7 @@ def told(
 
 
 def check_same(**parts: str) -> None:
-    """Refuse to start where processes differ in what they were given or loaded."""
+    """Raise `BadValue` if the processes differ in one of these texts."""
     if jax.process_count() == 1:
         return
     digests = [hashlib.sha256(text.encode()).digest() for text in parts.values()]
@@ -135,5 +220,6 @@ def check_same(**parts: str) -> None:
         if differs.any():
             raise BadValue(
                 f"process {differs.argmax()} has another {name} than process 0; every "
-                "machine needs the same command, version and data."
+                "process needs the same command, version and data. For separate runs "
+                "under srun or mpirun, add --processes 1."
             )
