@@ -19,8 +19,9 @@ from sagda.runs.config import Config, write_toml
 from sagda.simulator import loop
 from sagda.simulator.checks import columns_of
 from sagda.simulator.history import COUNTS
-from sagda.trackers import base
+from sagda.trackers import TRACKERS, base
 from sagda.trackers import mlflow as into_mlflow
+from sagda.trackers.base import Tracker
 from support import command, same_bits
 
 METHOD = sagda_i(local_lr=(0.02, 0.05), local_steps=2)
@@ -388,6 +389,55 @@ def test_a_tracked_run_in_mlflow(capsys, empty, monkeypatch):
     assert past["sagda-i/seed-1"]["phi"] == list(enumerate(own))
     assert not Path("mlruns").exists()
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+class Toy(Tracker):
+    """A tracker in one file, with one line in the registry."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    @classmethod
+    def in_folder(cls, folder, key):
+        assert str(folder) in key
+        return cls(folder / "toy.txt")
+
+    def add(self, text):
+        with self.path.open("a") as file:
+            file.write(f"{text}\n")
+
+    def begin(self, name, parameters):
+        self.add(f"begin {name} {parameters['local_lr.x']}")
+
+    def log(self, name, rows):
+        for row in rows:
+            self.add(f"{name} {row.round} {row.values['phi']!r}")
+
+    def close(self, finished):
+        self.add(f"finished {finished}")
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_tracker_needs_a_class_and_a_line(capsys, monkeypatch):
+    monkeypatch.setitem(TRACKERS, "toy", Toy)
+    job = ["run", *QUICK, "--rounds", 4, "--out", "r", "--track", "toy"]
+    code, _, err = command(*job, capsys=capsys)
+    assert code == 0, err
+    lines = Path("r/toy.txt").read_text().splitlines()
+    assert lines[0] == "begin sagda-i/seed-0 0.01"
+    assert lines[-1] == "finished True"
+    phi = [f"sagda-i/seed-1 {r['round']} {r['phi']}" for r in rows("r")[5:]]
+    assert [line for line in lines if line.startswith("sagda-i/seed-1")] == phi
+    monkeypatch.setattr(Toy, "packages", ("no_such_package",))
+    monkeypatch.setattr(Toy, "extra", "toy")
+    code, _, err = command(*job[:-4], "--track", "toy", capsys=capsys)
+    assert code == 2
+    assert "tracking with toy needs the extra `toy`: pip install 'sagda[toy]'." in err
+    code, out, _ = command("list", "--json", capsys=capsys)
+    assert json.loads(out)["trackers"]["toy"]["what"] == (
+        "A tracker in one file, with one line in the registry."
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from sagda.runs.folder import Watch
 from sagda.runs.results import Results, read_results
 from sagda.scoring.evaluation import Evaluation
 from sagda.simulator import run as runs
+from sagda.trackers import TRACKERS
 
 
 class Interrupt:
@@ -252,6 +253,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
         "data": {n: entry(f, []) for n, f in DATASETS.items()},
         "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
+        "trackers": {n: entry(c, []) for n, c in TRACKERS.items()},
     }
 
 

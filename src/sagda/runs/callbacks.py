@@ -1,33 +1,28 @@
-"""The callbacks that a configuration asks for, and what they did to its runs."""
+"""The callbacks that a configuration asks for, and the runs that they stopped early."""
 
-import os
 from pathlib import Path
 
 from sagda import durable
 from sagda.runs.config import PATIENCE, Config, write_toml
 from sagda.simulator.run import Callback, Run
-from sagda.trackers.early_stop import EarlyStop
-from sagda.trackers.mlflow import MLflow
-from sagda.trackers.tensorboard import TensorBoard
+from sagda.trackers import TRACKERS, EarlyStop
 
 
 def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
-    """Who logs evaluations, into the run folder, and who ends a run early."""
-    out: list[Callback] = []
-    if config.track == "tensorboard":
-        out.append(TensorBoard(folder / "tensorboard"))
-    elif config.track == "mlflow":
-        # A server that the user's environment names goes before the folder.
-        own = None if os.environ.get("MLFLOW_TRACKING_URI") else folder / "mlflow.db"
+    """The tracker and the early stop of a configuration, if it has them."""
+    callbacks: list[Callback] = []
+    if config.track is not None:
         digest = durable.digest(write_toml(config).encode())[:12]
-        out.append(MLflow(uri=own, key=f"{folder.resolve()} {digest}"))
+        key = f"{folder.resolve()} {digest}"
+        callbacks.append(TRACKERS[config.track].in_folder(folder, key))
     if config.stop_early is not None:
         patience = config.patience or PATIENCE
-        out.append(EarlyStop(config.stop_early, patience=patience))
-    return tuple(out)
+        callbacks.append(EarlyStop(config.stop_early, patience=patience))
+    return tuple(callbacks)
 
 
 def stopped_early(run: Run, rounds: int) -> int | None:
-    """The round at which a callback ended a run, if one did."""
+    """The round at which a callback stopped a run; None if it ran to its end."""
+    # A run in which every seed diverged ends early without a callback.
     whole = run.round == rounds or bool((run.carry.broken >= 0).all())
     return None if whole else run.round

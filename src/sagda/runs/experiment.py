@@ -18,7 +18,7 @@ from sagda.problems.quadratic import Quadratic
 from sagda.problems.treated import Treated
 from sagda.runs.config import PATIENCE, Config, build
 from sagda.simulator.checks import check_run, columns_of
-from sagda.trackers.base import check_extra
+from sagda.trackers import TRACKERS
 from sagda.trackers.early_stop import check_metric
 
 MODELLED = ("auc", "adversarial", "agnostic", "fair")  # that train any scoring model
@@ -121,7 +121,7 @@ def prepare(config: Config) -> Experiment:
         points = [method_at(config, point) for point in grid_points(config)]
         experiment = experiment._replace(methods=dict(enumerate(points)))
     if config.track is not None:
-        check_extra(config.track)
+        TRACKERS[check.choice("track", config.track, TRACKERS)].check_installed()
     if config.stop_early is not None:
         columns = columns_of(experiment.problem, experiment.federation, experiment.test)
         check_metric("stop_early", config.stop_early, columns)

@@ -1,4 +1,4 @@
-"""`EarlyStop`: a run ends when a column of its history improves no more."""
+"""`EarlyStop`: a callback that stops a run when a column stops improving."""
 
 from collections.abc import Iterable
 
@@ -13,18 +13,18 @@ GOALS = ("auto", "min", "max")
 
 
 class EarlyStop:
-    """Stop a run whose best value has not improved for some rounds.
+    """Stop a run whose best value has not improved for `patience` rounds.
 
-    The value is the mean over seeds of a column of the history, and the history alone
-    decides: a run that is stopped at one of its evaluations, or interrupted, and
-    resumed ends where an unbroken one does. A mean that is not finite is no
-    improvement.
+    The value is the mean over seeds of a column of the history. A mean that is not
+    finite is not an improvement. The decision depends on the history only. So a run
+    that was interrupted and resumed stops at the same round as an uninterrupted one.
 
     Args:
         metric: the column.
-        patience: rounds without an improvement after which the run stops.
-        least: by how much the best value must change to have improved.
-        goal: whether `min` or `max` is better; `auto` takes `max` for AUC.
+        patience: number of rounds without an improvement before the run stops.
+        least: minimal change of the best value that counts as an improvement.
+        goal: `min` or `max`, whichever is better. `auto` is `max` for AUC columns and
+            `min` for all others.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class EarlyStop:
     def __call__(self, now: Progress) -> bool:
         if len(set(map(repr, now.methods))) > 1:
             raise BadValue(
-                "`EarlyStop` decides for one method at a time; use it with `simulate`, "
+                "`EarlyStop` decides for one method at a time. Use it with `simulate`, "
                 "not with `sweep`."
             )
         return self.enough(now.history)
 
     def enough(self, history: History) -> bool:
-        """Whether a run with this history should stop."""
+        """True if a run with this history should stop."""
         column = history[check_metric("metric", self.metric, history.columns)]
         with np.errstate(invalid="ignore", over="ignore"):
             value = self.sign * column.mean(axis=0)
@@ -64,5 +64,5 @@ class EarlyStop:
 
 
 def check_metric(field: str, name: str, columns: Iterable[str]) -> str:
-    """`name` if it is among the columns that are measured, not only counted."""
+    """`name` if it is a measured column; counts such as samples are refused."""
     return check.choice(field, name, [c for c in columns if c not in COUNTS])

@@ -1,33 +1,44 @@
-"""`MLflow`: runs of an MLflow experiment, on a server or in a file."""
+"""`MLflow`: writes to an MLflow experiment, on a server or in a database file."""
 
 import logging
 import os
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from sagda import check
 from sagda.durable import digest
-from sagda.trackers.base import LoggedRow, Tracker, check_extra
+from sagda.trackers.base import LoggedRow, Tracker
 
-AT_ONCE = 1000  # values that MLflow takes in one call
+AT_ONCE = 1000  # values that MLflow accepts in one call
 KEY = "sagda.key"
 
 
-class MLflow(Tracker):
-    """Write a run's evaluations into MLflow (extra `mlflow`), one MLflow run per seed.
+class OpenRun(NamedTuple):
+    """A run in MLflow, and the last round that it had when it was opened."""
 
-    A run that ends by itself, or because a callback stops it, is FINISHED there; one
-    that an exception ends is KILLED.
+    id: str
+    last: int  # -1 for a new run
+
+
+class MLflow(Tracker):
+    """Write a run's evaluations to MLflow (extra `mlflow`), one MLflow run per seed.
+
+    An MLflow run is marked FINISHED if the training ends or a callback stops it, and
+    KILLED if an exception ends it.
 
     Args:
-        experiment: the MLflow experiment; it is made if there is none of that name.
-        uri: a tracking server's address as MLflow takes it, or a `Path`, a database
-            file; None is as MLflow has it (`MLFLOW_TRACKING_URI`).
-        key: any text that names the run: with it a run that is resumed or repeated goes
-            on in its MLflow runs; without it, it makes new ones with its whole history.
+        experiment: name of the MLflow experiment, created if it does not exist.
+        uri: a `Path` to a database file, the address of a tracking server, or None for
+            MLflow's own default (`MLFLOW_TRACKING_URI`).
+        key: any text that names the training. With it, a resumed or repeated run
+            continues in its earlier MLflow runs. Without it, each start creates new
+            ones with the whole history.
     """
+
+    extra = "mlflow"
+    packages = ("mlflow", "sqlalchemy", "alembic")
 
     def __init__(
         self,
@@ -36,46 +47,54 @@ class MLflow(Tracker):
         uri: str | Path | None = None,
         key: str | None = None,
     ):
-        check_extra("mlflow")
-        check.kind("experiment", experiment, str, "such as 'sagda'")
         super().__init__()
+        check.kind("experiment", experiment, str, "such as 'sagda'")
         self.experiment, self.uri, self.key = experiment, uri, key
         self.client: Any = None
-        self.runs: dict[str, str] = {}  # MLflow's ids
-        self.last: dict[str, int] = {}  # rounds that are there already
+        self.runs: dict[str, OpenRun] = {}
+
+    @classmethod
+    def in_folder(cls, folder: Path, key: str) -> Self:
+        # A server that the user's environment names has priority over the folder.
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        return cls(uri=None if server else folder / "mlflow.db", key=key)
 
     def begin(self, name: str, parameters: dict[str, Any]) -> None:
         if self.client is None:
             self.client = connected(self.uri)
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        place = experiment.experiment_id if experiment else self.new_experiment()
+        tags = {}
+        if self.key is not None:
+            # A digest needs no quoting in MLflow's search language.
+            tags = {KEY: digest(f"{self.key} {name}".encode())}
+            query = f"tags.`{KEY}` = '{tags[KEY]}'"
+            for run in self.client.search_runs([place], query, max_results=1):
+                self.client.update_run(run.info.run_id, status="RUNNING")
+                self.runs[name] = OpenRun(run.info.run_id, self.last_round(run))
+                return
+        self.runs[name] = self.new_run(place, name, tags, parameters)
+
+    def new_run(
+        self, place: str, name: str, tags: dict[str, str], parameters: dict[str, Any]
+    ) -> OpenRun:
+        """Create a run in the experiment with the id `place`."""
         from mlflow.entities import Param
 
-        client, tags = self.client, {}
-        found = client.get_experiment_by_name(self.experiment)
-        place = found.experiment_id if found else self.new_experiment()
-        again = []
-        if self.key is not None:
-            # A digest needs no quoting in a search.
-            tags = {KEY: digest(f"{self.key} {name}".encode())}
-            wanted = f"tags.`{KEY}` = '{tags[KEY]}'"
-            again = client.search_runs([place], wanted, max_results=1)
-        if again:
-            run = again[0]
-            client.update_run(run.info.run_id, status="RUNNING")
-            self.last[name] = self.last_round(run)
-        else:
-            run = client.create_run(place, run_name=name, tags=tags)
-            self.last[name] = -1
-            params = [Param(key, str(value)) for key, value in parameters.items()]
-            client.log_batch(run.info.run_id, params=params)
-        self.runs[name] = run.info.run_id
+        run = self.client.create_run(place, run_name=name, tags=tags)
+        params = [Param(key, str(value)) for key, value in parameters.items()]
+        self.client.log_batch(run.info.run_id, params=params)
+        return OpenRun(run.info.run_id, -1)
 
     def new_experiment(self) -> str:
+        """Create the experiment; returns its id."""
         where = None
         if isinstance(self.uri, Path):
             where = (self.uri.resolve().parent / "mlflow").as_uri()
         return self.client.create_experiment(self.experiment, artifact_location=where)
 
     def last_round(self, run: Any) -> int:
+        """The last round that an MLflow run has; -1 if it has none."""
         columns = list(run.data.metrics)
         if not columns:
             return -1
@@ -85,9 +104,9 @@ class MLflow(Tracker):
     def log(self, name: str, rows: list[LoggedRow]) -> None:
         from mlflow.entities import Metric
 
-        now = int(1000 * time.time())
-        new = [row for row in rows if row.round > self.last[name]]
-        # Whole rows go together: a crash leaves no half of one.
+        run, now = self.runs[name], int(1000 * time.time())
+        new = [row for row in rows if row.round > run.last]
+        # Whole rows go in one call, so a crash cannot leave half a row.
         step = AT_ONCE // max(1, len(rows[0].values)) if rows else 1
         for i in range(0, len(new), step):
             values = [
@@ -95,22 +114,22 @@ class MLflow(Tracker):
                 for row in new[i : i + step]
                 for key, value in row.values.items()
             ]
-            self.client.log_batch(self.runs[name], metrics=values)
+            self.client.log_batch(run.id, metrics=values)
 
     def close(self, finished: bool) -> None:
         for run in self.runs.values():
-            self.client.set_terminated(run, "FINISHED" if finished else "KILLED")
-        self.runs, self.last = {}, {}
+            self.client.set_terminated(run.id, "FINISHED" if finished else "KILLED")
+        self.runs = {}
 
 
 def connected(uri: str | Path | None) -> Any:
-    """A client of MLflow's that sends nothing to anyone else."""
+    """An MLflow client; MLflow's telemetry is off unless the user chose otherwise."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if isinstance(uri, Path):
         uri.parent.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{uri.resolve()}"
     with warnings.catch_warnings():
-        # Its own use of its database's library is not the user's concern.
+        # MLflow uses SQLAlchemy in ways that SQLAlchemy deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         from mlflow import MlflowClient
 
