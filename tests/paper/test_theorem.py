@@ -13,9 +13,9 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.paper import slopes, speedup
-from sagda.paper.theorem import distant, sampled, tried
+from sagda.paper.theorem import distant_case, run_trial, sampling_case
 from sagda.problems.quadratic import Quadratic
-from sagda.report.blocks import Grid, Heading
+from sagda.report.blocks import Grid, Heading, Text
 from sagda.report.theory_charts import curves
 from sagda.theory import Constants, Setting, Steps, bound, rates, samples
 from sagda.theory.practice import practice
@@ -39,7 +39,7 @@ LATER = pytest.mark.slow
     ],
 )
 def test_with_everyone_the_mean_gradient_stays_below_the_bound(method, K, T):
-    trial = tried(method, distant(), Setting(5, 5, K, T), seeds=10)
+    trial = run_trial(method, distant_case(), Setting(5, 5, K, T), seeds=10)
     for total in (trial.printed, trial.proof):
         assert trial.measured.max() < total < trial.begin  # else it would say nothing
         assert trial.mean > total / 10
@@ -48,20 +48,24 @@ def test_with_everyone_the_mean_gradient_stays_below_the_bound(method, K, T):
 @pytest.mark.parametrize("T", [10**4, pytest.param(10**5, marks=LATER)])
 def test_with_sampled_clients_option_ii_exceeds_its_printed_bound(T):
     """K = 1, one client of 20, no noise: conditions met, bound broken."""
-    case, setting = sampled(), Setting(20, 1, 1, T)
-    trial = tried("sagda-ii", case, setting, Steps(2.2e-6, 1.2e-4, 1e3, 1e3), seeds=10)
+    case, setting = sampling_case(), Setting(20, 1, 1, T)
+    trial = run_trial(
+        "sagda-ii", case, setting, Steps(2.2e-6, 1.2e-4, 1e3, 1e3), seeds=10
+    )
     assert trial.printed == pytest.approx(2 * 0.5625 / (0.0022 * T))
     assert trial.measured.min() > 2 * trial.printed
     assert trial.measured.max() < trial.proof  # the term that is missing at least
 
 
-def test_rates_that_break_a_condition_are_not_tried():
+def test_rates_that_break_a_condition_are_not_run_trial():
     with pytest.raises(AssertionError, match="local rates"):
-        tried("fsgda", distant(), Setting(5, 5, 5, 10), Steps(1.0, 1.0), seeds=1)
+        run_trial(
+            "fsgda", distant_case(), Setting(5, 5, 5, 10), Steps(1.0, 1.0), seeds=1
+        )
 
 
 def test_the_constants_of_a_case_are_exact():
-    case = distant()
+    case = distant_case()
     c = case.constants
     assert (c.smoothness, c.mu) == (1.05, 1.0)
     assert (c.spread_x, c.spread_y) == pytest.approx((1.0, 1.0))
@@ -122,7 +126,7 @@ def test_what_the_corollaries_predict():
 
 def test_clients_share_one_problem_however_many_they_are():
     for bench in speedup.BENCHES:
-        few, many = (speedup.made(bench, clients)[1].data for clients in (5, 20))
+        few, many = (speedup.problem_of(bench, clients)[1].data for clients in (5, 20))
         if bench == "a9a":
             assert len(few.label) == speedup.ROWS
             np.testing.assert_array_equal(few.features, many.features)
@@ -151,21 +155,21 @@ def test_the_command_runs_stops_goes_on_and_writes_its_pages(
     page = Path("theory.md")
     page.write_text(f"# Theory\n\n{slopes.BEGIN}\nold\n{slopes.END}\n\nThe end.\n")
     arguments = ["reproduce", "speedup", "--quick", "--out", "r"]
-    ran, run = [], speedup.Found.run
+    ran, measure = [], speedup.measure
 
-    def once(found, task, progress):
+    def once(task, evidence, progress):
         if len(ran) == 3:
             signal.raise_signal(signal.SIGINT)
         else:
             ran.append(str(task))
-        run(found, task, progress)
+        measure(task, evidence, progress)
 
-    monkeypatch.setattr(speedup.Found, "run", once)
+    monkeypatch.setattr(speedup, "measure", once)
     assert cli.main(arguments) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "repeat the command to resume" in capsys.readouterr().err
     kept = json.loads(Path("r/evidence/speedup.json").read_text())["values"]
     assert list(kept) == ran
-    monkeypatch.setattr(speedup.Found, "run", run)
+    monkeypatch.setattr(speedup, "measure", measure)
     capsys.readouterr()
     assert cli.main([*arguments, "--docs", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -181,25 +185,28 @@ def test_the_command_runs_stops_goes_on_and_writes_its_pages(
     assert Path("images/theory-speedup-quadratic-full.png").is_file()
     assert Path("evidence/speedup.json").is_file()
     # All is there: nothing is run again.
-    monkeypatch.setattr(speedup.Found, "run", None)
+    monkeypatch.setattr(speedup, "measure", None)
     assert cli.main(arguments) == 0
     assert "predicted" in capsys.readouterr().out
 
 
 def test_other_plans_and_broken_files(small, capsys):
     path = Path("r/evidence/speedup.json")
-    speedup.Found.at(path, quick=True).keep("here", [1.0])
-    assert speedup.Found.at(path, quick=True).values == {"here": [1.0]}
-    assert speedup.Found.at(path, quick=False).values == {}
-    assert speedup.Found.at(path, quick=True, again=True).values == {}
+    evidence = speedup.SpeedupEvidence(path, quick=True, errors={"here": [1.0]})
+    evidence.trials["there"] = speedup.TrialRecord([1.0, 2.0], 3.0, 4.0, 5.0, [6.0])
+    evidence.save()
+    assert speedup.read_evidence(path, quick=True) == evidence
+    empty = speedup.SpeedupEvidence(path, quick=False)
+    assert speedup.read_evidence(path, quick=False) == empty
+    assert not speedup.read_evidence(path, quick=True, again=True).errors
     path.write_text("{")
     assert cli.main(["reproduce", "speedup", "--quick", "--out", "r"]) == 2
-    assert "is not evidence; remove it" in capsys.readouterr().err
+    assert "must be evidence" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [("fig1a speedup", "run it by itself"), ("speedup --retune", "run it by itself")],
+    [("fig1a speedup", "run it alone"), ("speedup --retune", "run it alone")],
 )
 def test_speedup_is_run_by_itself(flags, said, capsys):
     assert cli.main(["reproduce", *flags.split()]) == 2
@@ -216,13 +223,15 @@ def test_a_page_without_marks_is_left_alone(tmp_path):
 
 def test_the_docs_say_what_the_evidence_says():
     docs = ROOT / "docs"
-    found = speedup.Found.at(docs / "evidence" / "speedup.json", quick=False)
-    assert not found.to_do
+    found = speedup.read_evidence(docs / "evidence" / "speedup.json", quick=False)
+    assert not found.missing()
     text = (docs / "theory.md").read_text()
     for block in (*slopes.slope_blocks(found), *slopes.theorem_blocks(found)):
         if isinstance(block, Grid):
             for row in block.rows:
                 assert f"| {' | '.join(row)} |" in text
+        if isinstance(block, Text):
+            assert block.text in text
 
 
 # Curves and targets.

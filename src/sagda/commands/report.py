@@ -59,41 +59,45 @@ def reproduce(
     """
     from sagda.paper.figure import chosen
 
-    slopes = "speedup" in figures
-    if slopes and (len(figures) > 1 or retune or smooth != 1):
+    speedup = "speedup" in figures
+    if speedup and (len(figures) > 1 or retune or smooth != 1):
         raise BadValue(
-            "`speedup` has a page of its own: run it by itself, without --retune and "
+            "`speedup` writes its own page; run it alone, without --retune and "
             "--smooth."
         )
-    names = [] if slopes else chosen(list(figures))
+    names = [] if speedup else chosen(list(figures))
     check.integer("smooth", smooth, low=1)
     base.start_jax()
-    from sagda.paper import command
-    from sagda.paper.run import Reproduction
+    from sagda.paper.reproduce import reproduce_figures, reproduce_speedup
+    from sagda.paper.terminal import show_figures, show_speedup
     from sagda.report.charts import drawing
     from sagda.runs.folder import Stopped
 
     drawing()  # before hours of work, not after
     out = out or Path("reproduction-quick" if quick else "reproduction")
-    say = lambda line: print(line, file=sys.stderr)
-    result, show = {}, command.show_speedup if slopes else command.show
     try:
-        if slopes:
-            result = command.reproduce_speedup(
+        if speedup:
+            facts = reproduce_speedup(
                 out, quick=quick, again=again, docs=docs, quiet=json
             )
         else:
-            plan = Reproduction.of(names, out, quick=quick, retune=retune, say=say)
-            result = command.reproduce(
-                plan, again=again, window=smooth, docs=docs, quiet=json
+            facts = reproduce_figures(
+                names,
+                out,
+                quick=quick,
+                retune=retune,
+                again=again,
+                window=smooth,
+                docs=docs,
+                quiet=json,
             )
     except Stopped as stopped:
-        print(f"stopped in {stopped}; the same command goes on.", file=sys.stderr)
+        print(f"stopped in {stopped}; repeat the command to resume.", file=sys.stderr)
         return 128 + signal.SIGINT
     if json:
-        print(json_module.dumps(result))
+        print(json_module.dumps(facts))
     else:
-        show(result)
+        (show_speedup if speedup else show_figures)(facts)
     return 0
 
 

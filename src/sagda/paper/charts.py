@@ -1,4 +1,7 @@
-"""The charts of a figure: mean and 95 % band of each method over three budgets."""
+"""The charts of a reproduced figure: mean and 95 % band of each method over budgets.
+
+Charts of users' runs are in `sagda.report.charts`.
+"""
 
 import math
 from typing import Any
@@ -14,7 +17,7 @@ WIDTH, HEIGHT = 250, 220
 
 
 def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str, Any]]:
-    """One row per curve and evaluation, as far as it can be drawn."""
+    """The chart's data: a row per curve and evaluation that a log axis can show."""
     digits = lambda value: float(f"{value:.4g}")
     rows = []
     for name, curve in curves.items():
@@ -36,7 +39,7 @@ def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str
 
 
 def ceiling(curves: dict[str, Curve], metric: str) -> float:
-    """Where an axis ends: far above the start nothing is worth a look."""
+    """The end of the error axis: 100 times the largest error at the start."""
     starts = [np.nanmax(curve.values[metric][:, 0]) for curve in curves.values()]
     return 100 * float(max(starts))
 
@@ -44,6 +47,7 @@ def ceiling(curves: dict[str, Curve], metric: str) -> float:
 def chart(
     curves: dict[str, Curve], metric: str, axis: str, window: int, legend: bool
 ) -> Any:
+    """The curves and bands of one metric over one axis."""
     alt, _ = drawing()
     names = list(curves)
     line, paint = zip(*map(style, range(len(names))), strict=True)
@@ -84,7 +88,7 @@ def chart(
 
 
 def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
-    """Charts side by side: the main measure over budgets, or a GAN's measures."""
+    """A row of charts: the main metric over three budgets, or a GAN's metrics."""
     alt, _ = drawing()
     first = next(iter(curves.values()))
     if first.main == "grad_phi_sq":

@@ -1,7 +1,11 @@
-"""The paper's claims, each judged by the evidence: holds, holds partly, does not."""
+"""The paper's claims, and the verdict that the evidence gives each of them.
+
+A verdict is computed from comparisons between curves, never written by hand. `page`
+shows the verdicts.
+"""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from sagda.paper.evidence import Curve, Effect, Evidence, effect
@@ -9,11 +13,11 @@ from sagda.paper.evidence import Curve, Effect, Evidence, effect
 PANELS = ("fig1a", "fig1b", "fig1c", "fig1d")
 OPTIONS = ("sagda-i", "sagda-ii")
 BASELINES = ("cd-ma", "cd-mage-plus", "parallel-sgda")
-Found = dict[str, Evidence]
+EvidenceOf = dict[str, Evidence]  # by figure
 
 
 class ClaimRow(NamedTuple):
-    """One comparison: how many times smaller the first error is than the second."""
+    """One comparison: how much smaller the first error is than the second."""
 
     figure: str
     setting: str
@@ -22,22 +26,28 @@ class ClaimRow(NamedTuple):
     effect: Effect
 
 
+Compare = Callable[[EvidenceOf], Iterator[ClaimRow]]
+
+
 class Claim(NamedTuple):
-    """A sentence of the paper, or of ours, and the comparisons that it implies."""
+    """A sentence of the paper or of this project, and the comparisons it implies."""
 
     text: str
     where: str
     axis: str
-    compare: Callable[[Found], Iterator[ClaimRow]]
+    compare: Compare
 
 
 class Verdict(NamedTuple):
+    """A claim and the comparisons behind it in one setting."""
+
     claim: Claim
     setting: str
     rows: list[ClaimRow]
 
     @property
     def word(self) -> str:
+        """Holds, if every effect is ahead; partly, if some are; else does not hold."""
         ahead = sum(row.effect.ahead for row in self.rows)
         if ahead == len(self.rows):
             return "holds"
@@ -45,7 +55,7 @@ class Verdict(NamedTuple):
 
     @property
     def why(self) -> str:
-        """One sentence, from the counts."""
+        """The counts of the comparisons in one sentence."""
         total = len(self.rows)
         ahead = sum(row.effect.ahead for row in self.rows)
         behind = [row for row in self.rows if row.effect.behind]
@@ -54,8 +64,8 @@ class Verdict(NamedTuple):
         if level:
             parts.append(f"level in {level}")
         if behind:
-            named = [f"{r.first} against {r.second} ({r.figure})" for r in behind]
-            shown = ", ".join(named[:4]) + (", …" if len(named) > 4 else "")
+            names = [f"{r.first} against {r.second} ({r.figure})" for r in behind]
+            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
             parts.append(f"larger in {len(behind)}: {shown}")
         return "; ".join(parts) + "."
 
@@ -66,36 +76,40 @@ def against(
     seconds: tuple[str, ...],
     axis: str,
     metric: str | None = None,
-) -> Callable[[Found], Iterator[ClaimRow]]:
-    """Each of `firsts` against each of `seconds`, in all settings of some figures."""
+) -> Compare:
+    """Compares each of `firsts` with each of `seconds` in all settings of `figures`."""
 
-    def compare(found: Found) -> Iterator[ClaimRow]:
+    def compare(evidence: EvidenceOf) -> Iterator[ClaimRow]:
         for figure in figures:
-            if figure not in found:
+            if figure not in evidence:
                 continue
-            for setting, curves in found[figure].curves.items():
-                for first in firsts:
-                    for second in seconds:
-                        if first in curves and second in curves and first != second:
-                            one, other = curves[first], curves[second]
-                            size = effect(by(one, metric), by(other, metric), axis)
-                            yield ClaimRow(figure, setting, first, second, size)
+            for setting, curves in evidence[figure].curves.items():
+                for first, second in product(firsts, seconds):
+                    if first != second and {first, second} <= set(curves):
+                        a, b = (by_metric(curves[n], metric) for n in (first, second))
+                        yield ClaimRow(
+                            figure=figure,
+                            setting=setting,
+                            first=first,
+                            second=second,
+                            effect=effect(a, b, axis),
+                        )
 
     return compare
 
 
-def by(curve: Curve, metric: str | None) -> Curve:
-    """The curve with another measure as its main one."""
+def by_metric(curve: Curve, metric: str | None) -> Curve:
+    """The curve with `metric` as its main metric; None keeps its own."""
     return curve._replace(values={metric: curve.values[metric]}) if metric else curve
 
 
-def larger_is_better(figure: str, axis: str) -> Callable[[Found], Iterator[ClaimRow]]:
-    """Of a sweep's points, each against the next smaller one of the same method."""
+def larger_is_better(figure: str, axis: str) -> Compare:
+    """Compares each value of a sweep with the next smaller one of the same method."""
 
-    def compare(found: Found) -> Iterator[ClaimRow]:
-        if figure not in found:
+    def compare(evidence: EvidenceOf) -> Iterator[ClaimRow]:
+        if figure not in evidence:
             return
-        for setting, curves in found[figure].curves.items():
+        for setting, curves in evidence[figure].curves.items():
             groups: dict[str, list[tuple[float, str, Curve]]] = {}
             for name, curve in curves.items():
                 method, _, point = name.partition(" ")
@@ -104,94 +118,102 @@ def larger_is_better(figure: str, axis: str) -> Callable[[Found], Iterator[Claim
             for points in groups.values():
                 points.sort(key=lambda p: p[0])
                 for (_, small, a), (_, large, b) in pairwise(points):
-                    yield ClaimRow(figure, setting, large, small, effect(b, a, axis))
+                    yield ClaimRow(
+                        figure=figure,
+                        setting=setting,
+                        first=large,
+                        second=small,
+                        effect=effect(b, a, axis),
+                    )
 
     return compare
 
 
-ALL = (
+CLAIMS = (
     Claim(
-        "SAGDA converges faster than CD-MA, CD-MAGE+ and Parallel-SGDA in rounds.",
-        "section 4",
-        "round",
-        against(PANELS, OPTIONS, BASELINES, "round"),
+        text="SAGDA converges faster than CD-MA, CD-MAGE+ and Parallel-SGDA in rounds.",
+        where="section 4",
+        axis="round",
+        compare=against(PANELS, OPTIONS, BASELINES, "round"),
     ),
     Claim(
-        "SAGDA has a lower sample complexity than all other algorithms.",
-        "section 4",
-        "samples",
-        against(PANELS, OPTIONS, ("fsgda", *BASELINES), "samples"),
+        text="SAGDA has a lower sample complexity than all other algorithms.",
+        where="section 4",
+        axis="samples",
+        compare=against(PANELS, OPTIONS, ("fsgda", *BASELINES), "samples"),
     ),
     Claim(
-        "SAGDA is ahead of FSGDA at equal rounds.",
-        "section 3, which removes FSGDA's drift",
-        "round",
-        against(PANELS, OPTIONS, ("fsgda",), "round"),
+        text="SAGDA is ahead of FSGDA at equal rounds.",
+        where="section 3, which removes FSGDA's drift",
+        axis="round",
+        compare=against(PANELS, OPTIONS, ("fsgda",), "round"),
     ),
     Claim(
-        "SAGDA is ahead of all others at equal bytes.",
-        "not in the paper: SAGDA sends twice what FSGDA sends in a round",
-        "bytes",
-        against(PANELS, OPTIONS, ("fsgda", *BASELINES), "bytes"),
+        text="SAGDA is ahead of all others at equal bytes.",
+        where="not in the paper: SAGDA sends twice what FSGDA sends in a round",
+        axis="bytes",
+        compare=against(PANELS, OPTIONS, ("fsgda", *BASELINES), "bytes"),
     ),
     Claim(
-        "With 10 of 100 clients a round, SAGDA is ahead of all others at equal rounds.",
-        "abstract and section 3, without an experiment",
-        "round",
-        against(("partial",), OPTIONS, ("fsgda", *BASELINES), "round"),
+        text="With 10 of 100 clients a round, SAGDA is ahead of all others at equal "
+        "rounds.",
+        where="abstract and section 3, without an experiment",
+        axis="round",
+        compare=against(("partial",), OPTIONS, ("fsgda", *BASELINES), "round"),
     ),
     Claim(
-        "The gradient norm decreases in rounds as K increases.",
-        "appendix A, Figure 4",
-        "round",
-        larger_is_better("steps", "round"),
+        text="The gradient norm decreases in rounds as K increases.",
+        where="appendix A, Figure 4",
+        axis="round",
+        compare=larger_is_better("steps", "round"),
     ),
     Claim(
-        "It also decreases as K increases at equal samples.",
-        "not in the text; Figure 4 shows samples too",
-        "samples",
-        larger_is_better("steps", "samples"),
+        text="It also decreases as K increases at equal samples.",
+        where="not in the text; Figure 4 shows samples too",
+        axis="samples",
+        compare=larger_is_better("steps", "samples"),
     ),
     Claim(
-        "Larger local rates converge faster.",
-        "appendix A, Figures 5(a) and 6(a)",
-        "round",
-        larger_is_better("local-rates", "round"),
+        text="Larger local rates converge faster.",
+        where="appendix A, Figures 5(a) and 6(a)",
+        axis="round",
+        compare=larger_is_better("local-rates", "round"),
     ),
     Claim(
-        "Larger server rates converge faster.",
-        "appendix A, Figures 5(b) and 6(b), and section 4",
-        "round",
-        larger_is_better("server-rates", "round"),
+        text="Larger server rates converge faster.",
+        where="appendix A, Figures 5(b) and 6(b), and section 4",
+        axis="round",
+        compare=larger_is_better("server-rates", "round"),
     ),
     Claim(
-        "On GANs SAGDA and FSGDA converge better than the baselines (‖∇ₓf‖², rounds).",
-        "appendix A, Figure 3; a gradient may also vanish because y has won",
-        "round",
-        against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round"),
+        text="On GANs SAGDA and FSGDA converge better than the baselines (‖∇ₓf‖², "
+        "rounds).",
+        where="appendix A, Figure 3; a gradient may also vanish because y has won",
+        axis="round",
+        compare=against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round"),
     ),
     Claim(
-        "On GANs SAGDA and FSGDA generate rows nearer to the real ones (Fréchet).",
-        "not in the paper",
-        "round",
-        against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round", "frechet"),
+        text="On GANs SAGDA and FSGDA generate rows nearer to the real ones (Fréchet).",
+        where="not in the paper",
+        axis="round",
+        compare=against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round", "frechet"),
     ),
     Claim(
-        "On GANs SAGDA generates rows nearer to the real ones than FSGDA (Fréchet).",
-        "not in the paper",
-        "round",
-        against(("gan",), ("sagda-i",), ("fsgda",), "round", "frechet"),
+        text="On GANs SAGDA generates rows nearer to the real ones than FSGDA "
+        "(Fréchet).",
+        where="not in the paper",
+        axis="round",
+        compare=against(("gan",), ("sagda-i",), ("fsgda",), "round", "frechet"),
     ),
 )
 
 
-def verdicts(found: Found) -> list[Verdict]:
-    """A verdict per claim and setting, where there is evidence."""
+def verdicts(evidence: EvidenceOf) -> list[Verdict]:
+    """A verdict for every claim and setting that has evidence."""
     out = []
-    for claim in ALL:
-        rows = list(claim.compare(found))
+    for claim in CLAIMS:
+        rows = list(claim.compare(evidence))
         for setting in ("paper", "tuned"):
-            own = [row for row in rows if row.setting == setting]
-            if own:
-                out.append(Verdict(claim, setting, own))
+            if some := [row for row in rows if row.setting == setting]:
+                out.append(Verdict(claim, setting, some))
     return out

@@ -1,4 +1,8 @@
-"""Evidence: what the runs of a figure measured, small enough to keep, and effects."""
+"""Evidence: the curves of a figure in a small JSON file, and effects between curves.
+
+`run` writes it after the runs of a figure, and `docs/evidence` has the published files.
+`claims` compares curves with `effect` and turns the comparisons into verdicts.
+"""
 
 import json
 import math
@@ -12,63 +16,67 @@ from sagda.runs.results import Results, read_results
 
 BUDGETS = ("round", "samples", "bytes")
 KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet")
-LAST = 0.2  # the share of a budget whose end is judged
+LAST = 0.2  # errors are compared over the last fifth of a budget
 
 
 class Curve(NamedTuple):
-    """A method's runs: measures of shape [seeds, evaluations] over three budgets."""
+    """The runs of a method: metrics [seeds, evaluations] over three budgets."""
 
     round: np.ndarray  # [evaluations]
     samples: np.ndarray
     bytes: np.ndarray
     values: dict[str, np.ndarray]
-    shares: np.ndarray | None = None  # [seeds, classes] of what was generated at last
+    shares: np.ndarray | None = None  # [seeds, classes] among the last generated rows
 
     @property
     def main(self) -> str:
+        """The metric by which the curve is compared."""
         return next(iter(self.values))
 
     @property
     def error(self) -> np.ndarray:
+        """The values of the main metric, [seeds, evaluations]."""
         return self.values[self.main]
 
     def budget(self, axis: str) -> np.ndarray:
+        """The rounds, samples or bytes at every evaluation."""
         return getattr(self, axis)
 
     def level(self, axis: str, until: float) -> np.ndarray:
-        """By seed, the mean log10 error over the last fifth of a budget."""
+        """The mean log10 error over the last fifth of a budget, [seeds]."""
         x = self.budget(axis)
         grid = np.linspace((1 - LAST) * until, until, 21)
         logs = np.log10(np.maximum(self.error, 1e-300))
         return np.array([np.interp(grid, x, row).mean() for row in logs])
 
     def until(self, epsilon: float, axis: str) -> float | None:
-        """The budget at which the seeds' geometric mean first is at most epsilon."""
+        """The budget at which the seeds' geometric mean first reaches epsilon."""
         mean = np.exp(np.log(np.maximum(self.error, 1e-300)).mean(axis=0))
         reached = np.flatnonzero(mean <= epsilon)
         return float(self.budget(axis)[reached[0]]) if len(reached) else None
 
 
 class Evidence(NamedTuple):
-    """By setting, the curves of a figure by name."""
+    """The curves of a figure by setting and name."""
 
     figure: str
     quick: bool
-    digests: dict[str, str]  # by setting, of the configurations behind it
+    digests: dict[str, str]  # of the configurations of each setting
     curves: dict[str, dict[str, Curve]]
 
 
 def compact(folder: Path, prefix: str = "") -> dict[str, Curve]:
-    """The curves of a finished run folder; a sweep's under their points' names."""
-    found = read_results(folder)
+    """The curves of a finished run folder; those of a sweep are named by its points."""
+    results = read_results(folder)
     return {
-        f"{prefix} {name}".strip() if found.points else name: curve_of(found, name)
-        for name in found.columns
+        f"{prefix} {name}".strip() if results.points else name: curve_of(results, name)
+        for name in results.columns
     }
 
 
-def curve_of(found: Results, name: str) -> Curve:
-    columns = found.columns[name]
+def curve_of(results: Results, name: str) -> Curve:
+    """The curve of one method in a run folder."""
+    columns = results.columns[name]
     kinds = sorted(
         (k for k in columns if k.startswith("share_")), key=lambda k: int(k[6:])
     )
@@ -76,12 +84,16 @@ def curve_of(found: Results, name: str) -> Curve:
     values = {k: columns[k] for k in KEPT if k in columns}
     total = columns["bytes_down"] + columns["bytes_up"]
     return Curve(
-        columns["round"][0], columns["samples"].mean(0), total.mean(0), values, shares
+        round=columns["round"][0],
+        samples=columns["samples"].mean(0),
+        bytes=total.mean(0),
+        values=values,
+        shares=shares,
     )
 
 
 def store(path: Path, evidence: Evidence) -> None:
-    """Four figures of each number are enough."""
+    """Write evidence as JSON, with four significant digits."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -121,28 +133,34 @@ def store(path: Path, evidence: Evidence) -> None:
 
 
 def load(path: Path) -> Evidence:
+    """Read evidence; null, which stands for NaN and infinity, becomes NaN."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    array = lambda value: np.array(value, float)  # null, for not finite, becomes NaN
+    array = lambda value: np.array(value, float)
 
     def curve(fields: dict[str, Any]) -> Curve:
         shares = fields["shares"]
         return Curve(
-            array(fields["round"]),
-            array(fields["samples"]),
-            array(fields["bytes"]),
-            {k: array(v) for k, v in fields["values"].items()},
-            None if shares is None else array(shares),
+            round=array(fields["round"]),
+            samples=array(fields["samples"]),
+            bytes=array(fields["bytes"]),
+            values={k: array(v) for k, v in fields["values"].items()},
+            shares=None if shares is None else array(shares),
         )
 
     curves = {
         setting: {name: curve(fields) for name, fields in some.items()}
         for setting, some in stored["curves"].items()
     }
-    return Evidence(stored["figure"], stored["quick"], stored["digests"], curves)
+    return Evidence(
+        figure=stored["figure"],
+        quick=stored["quick"],
+        digests=stored["digests"],
+        curves=curves,
+    )
 
 
 class Effect(NamedTuple):
-    """How many times smaller one error is than another, with its 95 % interval."""
+    """The factor by which one error is smaller than another, with 95 % interval."""
 
     factor: float
     low: float
@@ -150,10 +168,12 @@ class Effect(NamedTuple):
 
     @property
     def ahead(self) -> bool:
+        """Whether the error is smaller beyond the interval."""
         return self.low > 1
 
     @property
     def behind(self) -> bool:
+        """Whether the error is larger beyond the interval."""
         return self.high < 1
 
     def __str__(self) -> str:
@@ -161,13 +181,14 @@ class Effect(NamedTuple):
 
 
 def times(factor: float) -> str:
+    """A factor to three digits; infinity as a symbol."""
     if not math.isfinite(factor):
         return "∞"
     return f"{factor:.3g}" if 1e-3 < factor < 1e4 else f"{factor:.1e}"
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean with its 95 % interval by Student's t; no interval of one value."""
+    """The mean and its 95 % interval by Student's t (infinite for one value)."""
     from scipy import stats
 
     mean = float(values.mean())
@@ -178,9 +199,9 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
-    """[3, evaluations]: the geometric mean over seeds and its 95 % interval.
+    """The geometric mean over seeds and its 95 % interval, [3, evaluations].
 
-    `window` smooths as the paper does, by a mean of that many values.
+    `window` smooths each curve as the paper does, by a mean over that many values.
     """
     values = curve.values[metric]
     if window > 1:
@@ -196,21 +217,27 @@ def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
 
 
 def effect(better: Curve, worse: Curve, axis: str) -> Effect:
-    """Of the errors at the end of the budget that both have, paired over seeds."""
+    """How much smaller the error of `better` is, paired over seeds.
+
+    Errors are compared at the end of the largest budget that both curves have.
+    """
     until = min(better.budget(axis)[-1], worse.budget(axis)[-1])
     with np.errstate(invalid="ignore"):
         gap = worse.level(axis, until) - better.level(axis, until)
-    # A run that left the finite numbers lost, however far it got.
+    # A run that diverged (NaN or infinity) loses, whatever its error was before.
     if not np.isfinite(better.error[:, -1]).all():
         return Effect(0.0, 0.0, 0.0)
     if not np.isfinite(worse.error[:, -1]).all():
         return Effect(math.inf, math.inf, math.inf)
-    return Effect(*(10.0**v for v in interval(gap)))
+    factor, low, high = (10.0**v for v in interval(gap))
+    return Effect(factor, low, high)
 
 
 def crossing(a: Curve, b: Curve, axis: str) -> float | None:
-    """The budget from which on a's geometric mean stays below b's; None if it never
-    does, 0 if it always did."""
+    """The budget after which the geometric mean of `a` stays below that of `b`.
+
+    0 if it is below from the start, None if it never stays below.
+    """
     until = min(a.budget(axis)[-1], b.budget(axis)[-1])
     grid = np.linspace(0, until, 401)[1:]
     logs = [

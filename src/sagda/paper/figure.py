@@ -1,4 +1,8 @@
-"""`Figure`: a figure of the paper as configurations, from one TOML file."""
+"""A figure of the paper as run configurations, read from one TOML file.
+
+The files are `figures/NAME.toml`. A file of the same name in the output folder comes
+first. `run` makes the runs of a figure and `tuning` chooses its tuned rates.
+"""
 
 import tomllib
 from importlib import resources
@@ -23,30 +27,31 @@ ORDER = (
 # Figure 2 shows the runs of Figure 1 against samples.
 ALSO = {"fig2a": "fig1a", "fig2b": "fig1b", "fig2c": "fig1c", "fig2d": "fig1d"}
 SETTINGS = ("paper", "tuned")
-QUICK_ROUNDS, QUICK_SEEDS = 10, 2  # a tenth of the rounds
+QUICK_ROUNDS, QUICK_SEEDS = 10, 2  # a quick run has 1/10 of the rounds, <= 2 seeds
 
 
 class Figure(NamedTuple):
-    """What is run for a figure, by setting and part; a part is one run folder."""
+    """The configurations of a figure by setting and part; a part is one run folder."""
 
     name: str
     title: str
-    where: str  # in the paper
-    cost: float  # milliseconds of a round, roughly
+    where: str  # its number in the paper
+    cost: float  # milliseconds per round, roughly
     captions: dict[str, str]
     parts: dict[str, dict[str, Config]]
-    tuning: dict[str, Any]  # the grid, and what was found on it
-    text: str  # the file
+    tuning: dict[str, Any]  # the grid, and the rates found on it
+    text: str  # the content of the file
 
     @property
     def needs_mnist(self) -> bool:
+        """Whether a run of the figure trains on MNIST, which must be downloaded."""
         return any(
             c.data == "mnist" for some in self.parts.values() for c in some.values()
         )
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The figures that a user named, in the paper's order."""
+    """The figures that a user asks for, in the paper's order."""
     wanted = set()
     for name in names or ["all"]:
         check.choice("figure", name, ["all", *ORDER, *ALSO, "speedup"])
@@ -55,40 +60,52 @@ def chosen(names: list[str]) -> list[str]:
 
 
 def read(name: str, folder: Path | None = None) -> Figure:
-    """The figure of that name; a file in `folder` goes before the package's."""
-    own = None if folder is None else folder / f"{name}.toml"
-    if own is not None and own.is_file():
-        text = own.read_text(encoding="utf-8")
+    """The figure of that name, from `folder` if it has one, else from the package."""
+    custom = None if folder is None else folder / f"{name}.toml"
+    if custom is not None and custom.is_file():
+        text = custom.read_text(encoding="utf-8")
     else:
-        place = resources.files("sagda.paper").joinpath("figures", f"{name}.toml")
-        text = place.read_text(encoding="utf-8")
+        packaged = resources.files("sagda.paper").joinpath("figures", f"{name}.toml")
+        text = packaged.read_text(encoding="utf-8")
     try:
         return parse(name, text)
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise BadValue(f"{own or name} is not a figure's file: {error}.") from None
+        raise BadValue(
+            f"{custom or name} must describe a figure, with `title`, `where`, `cost`, "
+            f"`config` and `settings`: {error}."
+        ) from None
 
 
 def parse(name: str, text: str) -> Figure:
+    """The figure that a TOML text describes."""
     values = tomllib.loads(text)
     tuning = values.get("tuning", {})
     captions, parts = {}, {}
     for setting in SETTINGS:
-        own = dict(values["settings"][setting])
-        captions[setting] = own.pop("caption")
-        several = own.pop("parts", {"": {}})
+        table = dict(values["settings"][setting])
+        captions[setting] = table.pop("caption")
+        part_tables = table.pop("parts", {"": {}})
         if setting == "tuned" and "found" in tuning:
             rates = {m: found["best"] for m, found in tuning["found"].items()}
-            own["set"] = rates | own.get("set", {})
+            table["set"] = rates | table.get("set", {})
         parts[setting] = {
-            part: build(values["config"] | own | more, f"figure {name}")
-            for part, more in several.items()
+            part: build(values["config"] | table | part_table, f"figure {name}")
+            for part, part_table in part_tables.items()
         }
-    head = values["title"], values["where"], values["cost"]
-    return Figure(name, *head, captions, parts, tuning, text)
+    return Figure(
+        name=name,
+        title=values["title"],
+        where=values["where"],
+        cost=values["cost"],
+        captions=captions,
+        parts=parts,
+        tuning=tuning,
+        text=text,
+    )
 
 
 def quick(config: Config) -> Config:
-    """The same with fewer rounds and seeds."""
+    """The same configuration with fewer rounds and seeds."""
     rounds = max(10, config.rounds // QUICK_ROUNDS)
     values = {
         "rounds": rounds,

@@ -1,4 +1,8 @@
-"""The reproduction as a list of blocks, for HTML and for Markdown."""
+"""The page of the reproduced figures: verdicts, charts, tables and comparisons.
+
+`reproduce` passes the evidence; `sagda.report.blocks` writes the page as HTML or
+Markdown. `slopes` has the page of `sagda reproduce speedup`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sagda.paper.charts import panel
-from sagda.paper.claims import PANELS, Found, Verdict, verdicts
+from sagda.paper.claims import PANELS, EvidenceOf, Verdict, verdicts
 from sagda.paper.evidence import BUDGETS, Evidence, crossing
 from sagda.paper.figure import Figure
 from sagda.problems.metrics import AXES
@@ -16,36 +20,37 @@ from sagda.runs.results import bytes_text, read_pictures
 
 
 def blocks(
-    figures: dict[str, Figure], found: Found, out: Path, window: int
+    figures: dict[str, Figure], evidence: EvidenceOf, out: Path, window: int
 ) -> Iterator[Block]:
-    """Verdicts first, then each figure with its numbers."""
-    if any(evidence.quick for evidence in found.values()):
+    """The whole page: verdicts first, then each figure with its numbers."""
+    if any(one.quick for one in evidence.values()):
         yield Text(
-            "This is a quick run: a tenth of the rounds and at most two seeds. It "
-            "shows that everything works, and proves nothing."
+            "This is a quick run with a tenth of the rounds and at most two seeds. It "
+            "shows that the programs work. Its numbers prove nothing."
         )
-    every = verdicts(found)
+    every = verdicts(evidence)
     yield Heading("Verdicts")
     yield Text(
-        "Each claim is a set of comparisons. The effect is how many times smaller the "
-        "first error is than the second, at the end (the last fifth, geometric mean) "
-        "of the budget that both have, with its 95 % interval, paired over seeds. A "
-        "claim holds if the interval is above 1 in every comparison, and partly if in "
-        "some."
+        "Each claim is a set of comparisons of two errors. The effect is the factor "
+        "by which the first error is smaller than the second. Errors are geometric means "
+        "over the last fifth of the budget that both methods have. The 95 % interval of "
+        "the effect is paired over seeds. A claim holds if the interval is above 1 in "
+        "every comparison, and it holds partly if this is so in some."
     )
     yield Grid(
         ["claim", "where", "setting", "verdict", "why"],
         [[v.claim.text, v.claim.where, v.setting, v.word, v.why] for v in every],
     )
     for name, figure in figures.items():
-        if name in found:
-            yield from figure_blocks(figure, found[name], out, window)
+        if name in evidence:
+            yield from figure_blocks(figure, evidence[name], out, window)
     yield Heading("All comparisons")
     for verdict in every:
         yield from comparison_blocks(verdict)
 
 
 def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
+    """All comparisons behind one verdict."""
     yield Heading(f"{verdict.claim.text} ({verdict.setting}: {verdict.word})", 3)
     yield Grid(
         [
@@ -61,6 +66,7 @@ def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
 def figure_blocks(
     figure: Figure, evidence: Evidence, out: Path, window: int
 ) -> Iterator[Block]:
+    """The charts and tables of one figure, by setting, and its tuned rates."""
     yield Heading(f"{figure.title} ({figure.where})")
     for setting, curves in evidence.curves.items():
         seeds = len(next(iter(curves.values())).error)
@@ -71,17 +77,19 @@ def figure_blocks(
             panel(curves, window),
             f"{setting.capitalize()}: {figure.captions[setting]} {how}.",
         )
-        broken = {
+        diverged = {
             n: int((~np.isfinite(c.error[:, -1])).sum()) for n, c in curves.items()
         }
-        if any(broken.values()):
-            told = ", ".join(f"{n} ({k} of {seeds})" for n, k in broken.items() if k)
-            yield Text(f"Seeds that left the finite numbers: {told}.")
+        if any(diverged.values()):
+            counts = ", ".join(
+                f"{n} ({k} of {seeds})" for n, k in diverged.items() if k
+            )
+            yield Text(f"Seeds that diverged (NaN or infinity): {counts}.")
         if figure.name in (*PANELS, "partial"):
             yield from budget_blocks(evidence, setting)
         if any(curve.shares is not None for curve in curves.values()):
             yield from gan_blocks(figure, evidence, setting, out)
-    if found := figure.tuning.get("found"):
+    if tuned := figure.tuning.get("found"):
         yield Text("The tuned rates, each the best of its sweep on other seeds:")
         yield Grid(
             ["method", "local rate", "server rate", "points tried"],
@@ -89,17 +97,17 @@ def figure_blocks(
                 [
                     name,
                     f"{one['best']['local_lr']:g}",
-                    f"{one['best'].get('server_lr', 0):g}"
+                    f"{one['best']['server_lr']:g}"
                     if "server_lr" in one["best"]
                     else "none",
                     str(len(one["sweep"])),
                 ]
-                for name, one in found.items()
+                for name, one in tuned.items()
             ],
         )
 
 
-def three(evidence: Evidence, setting: str) -> list[float]:
+def three_targets(evidence: Evidence, setting: str) -> list[float]:
     """Three values of epsilon between the start and the best end, evenly in logs."""
     errors = [curve.error for curve in evidence.curves[setting].values()]
     start = max(np.exp(np.log(e[:, 0]).mean()) for e in errors)
@@ -109,6 +117,7 @@ def three(evidence: Evidence, setting: str) -> list[float]:
 
 
 def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
+    """The budgets that reach three targets, and those that SAGDA needs to be ahead."""
     curves = evidence.curves[setting]
 
     def cell(value: float | None, axis: str) -> str:
@@ -117,11 +126,11 @@ def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
         return bytes_text(value) if axis == "bytes" else f"{value:,.0f}"
 
     rows = []
-    for epsilon in three(evidence, setting):
+    for epsilon in three_targets(evidence, setting):
         for name, curve in curves.items():
             reached = [cell(curve.until(epsilon, axis), axis) for axis in BUDGETS]
             rows.append([f"{epsilon:.0e}", name, *reached])
-    yield Text("Until the geometric mean over seeds is at most ε:")
+    yield Text("The budget until the geometric mean over seeds is at most ε:")
     yield Grid(["ε", "method", "rounds", "samples", "bytes"], rows)
     rival = "cd-mage-plus"
     if rival in curves:
@@ -129,17 +138,18 @@ def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
         for option in ("sagda-i", "sagda-ii"):
             cells = []
             for axis in BUDGETS:
-                at = crossing(curves[option], curves[rival], axis)
-                text = "never" if at is None else cell(at, axis)
-                cells.append("from the start" if at == 0 else text)
+                budget = crossing(curves[option], curves[rival], axis)
+                text = "never" if budget is None else cell(budget, axis)
+                cells.append("from the start" if budget == 0 else text)
             rows.append([option, *cells])
-        yield Text("From where on SAGDA stays below CD-MAGE+:")
+        yield Text("The budget after which SAGDA stays below CD-MAGE+:")
         yield Grid(["method", "rounds", "samples", "bytes"], rows)
 
 
 def gan_blocks(
     figure: Figure, evidence: Evidence, setting: str, out: Path
 ) -> Iterator[Block]:
+    """The quality of the rows that a GAN generates, in numbers and pictures."""
     curves = evidence.curves[setting]
     rows, shares = [], []
     for name, curve in curves.items():
@@ -155,7 +165,7 @@ def gan_blocks(
         if curve.shares is not None:
             mean = curve.shares.mean(axis=0)
             shares.append([name, *(f"{100 * share:.1f}" for share in mean)])
-    yield Text("Fréchet distance of generated from real rows, mean over seeds:")
+    yield Text("Fréchet distance between generated and real rows, mean over seeds:")
     yield Grid(["method", "start", "end", "ratio"], rows)
     yield Text("Share of each class among 2,000 generated rows, in per cent:")
     classes = len(shares[0]) - 1

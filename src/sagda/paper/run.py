@@ -1,5 +1,10 @@
-"""`reproduce`: run figures into a folder, going on from what is there."""
+"""Runs the figures of the paper into a folder and stores their evidence.
 
+`Reproduction` skips runs and evidence that are already there. `reproduce` adds the
+progress display and the page.
+"""
+
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,74 +20,81 @@ from sagda.runs.folder import Watch, execute
 
 
 class Job(NamedTuple):
-    """One run folder."""
+    """One run of a figure: a configuration and its run folder."""
 
     figure: str
     setting: str
     part: str
     config: Config
     folder: Path
-    work: float  # in seconds, roughly
+    work: float  # expected seconds, roughly
 
     @property
     def finished(self) -> bool:
-        """Whether the folder holds the results of this very configuration."""
+        """Whether the folder holds the results of exactly this configuration."""
         config = self.folder / "config.toml"
         done = (self.folder / "summary.json").is_file() and config.is_file()
         return done and config.read_text(encoding="utf-8") == write_toml(self.config)
 
     @property
     def title(self) -> str:
+        """The figure, setting and part in words."""
         return " ".join(part for part in (self.figure, self.setting, self.part) if part)
 
 
-class Reproduction(NamedTuple):
-    """What a reproduction asks for."""
-
-    out: Path
-    figures: dict[str, Figure]
-    quick: bool
-
-    @classmethod
-    def of(
-        cls,
-        names: list[str],
-        out: Path,
-        *,
-        quick: bool = False,
-        retune: bool = False,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> "Reproduction":
-        figures = {}
-        for name in names:
-            figure = read(name, out)
-            if retune and figure.tuning:
-                figure = retuned(figure, say)
+def read_figures(
+    names: list[str], out: Path, *, retune: bool, say: Callable[[str], None]
+) -> dict[str, Figure]:
+    """The figures by name; with `retune`, tune them first and write them to `out`."""
+    figures = {name: read(name, out) for name in names}
+    if retune:
+        for name, figure in figures.items():
+            if figure.tuning:
+                figures[name] = retuned(figure, say)
                 out.mkdir(parents=True, exist_ok=True)
-                durable.write(out / f"{name}.toml", figure.text)
-            figures[name] = figure
-        return cls(out, figures, quick)
+                durable.write(out / f"{name}.toml", figures[name].text)
+    return figures
+
+
+class Reproduction:
+    """The runs and the evidence of some figures in one folder."""
+
+    def __init__(self, figures: dict[str, Figure], out: Path, *, quick: bool = False):
+        self.figures = figures
+        self.out = out
+        self.quick = quick
 
     def jobs(self, figure: Figure) -> list[Job]:
-        """By setting and part; resolved, so that a digest says all."""
-        out = []
+        """The runs of a figure, by setting and part."""
+        jobs = []
         for setting in SETTINGS:
             for part, config in figure.parts[setting].items():
+                # Resolved, so that the digest covers every value of the run.
                 config = resolve(quick(config) if self.quick else config)
-                points = 1
-                for values in config.grid.values():
-                    points *= len(values)
+                points = math.prod(len(values) for values in config.grid.values())
                 runs = len(config.algorithms) * points * config.seeds
-                work = 1e-3 * figure.cost * runs * config.rounds
-                folder = self.out / figure.name / setting / part
-                out.append(Job(figure.name, setting, part, config, folder, work))
-        return out
+                jobs.append(
+                    Job(
+                        figure=figure.name,
+                        setting=setting,
+                        part=part,
+                        config=config,
+                        folder=self.out / figure.name / setting / part,
+                        work=1e-3 * figure.cost * runs * config.rounds,
+                    )
+                )
+        return jobs
+
+    def work(self, name: str) -> float:
+        """The expected seconds of a figure's runs."""
+        return sum(job.work for job in self.jobs(self.figures[name]))
 
     def path(self, name: str) -> Path:
+        """The evidence file of a figure."""
         return self.out / "evidence" / f"{name}.json"
 
-    def kept(self, name: str) -> Evidence | None:
-        """The stored evidence, if it is of these configurations."""
+    def stored(self, name: str) -> Evidence | None:
+        """The stored evidence of a figure, if it has the same configurations."""
         path = self.path(name)
         if not path.is_file():
             return None
@@ -90,27 +102,29 @@ class Reproduction(NamedTuple):
             evidence = load(path)
         except (ValueError, KeyError, TypeError):
             raise BadValue(
-                f"{path} is not evidence; remove it to run it again."
+                f"{path} must be evidence as `sagda reproduce` writes it, but cannot "
+                "be read; remove it to run the figure again."
             ) from None
-        same = evidence.digests == self.digests(name)
-        return evidence if same else None
+        return evidence if evidence.digests == self.digests(name) else None
 
     def digests(self, name: str) -> dict[str, str]:
+        """By setting, a digest of the figure's resolved configurations."""
         texts: dict[str, str] = {}
         for job in self.jobs(self.figures[name]):
             texts[job.setting] = texts.get(job.setting, "") + write_toml(job.config)
         return {k: durable.digest(text.encode())[:16] for k, text in texts.items()}
 
     def run(self, name: str, watch: Callable[[Job], Watch]) -> Evidence:
-        """A figure's runs, and its evidence kept."""
-        figure = self.figures[name]
+        """Make the missing runs of a figure and store its evidence."""
         curves: dict[str, dict] = {}
-        for job in self.jobs(figure):
-            show = watch(job)
+        for job in self.jobs(self.figures[name]):
+            progress = watch(job)
             if not job.finished:
-                execute(prepare(job.config), job.folder, show)
+                execute(prepare(job.config), job.folder, progress)
             curves.setdefault(job.setting, {}).update(compact(job.folder, job.part))
-        evidence = Evidence(name, self.quick, self.digests(name), curves)
+        evidence = Evidence(
+            figure=name, quick=self.quick, digests=self.digests(name), curves=curves
+        )
         self.path(name).parent.mkdir(parents=True, exist_ok=True)
         store(self.path(name), evidence)
-        return load(self.path(name))
+        return load(self.path(name))  # with the digits that are stored

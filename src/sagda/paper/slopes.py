@@ -1,4 +1,7 @@
-"""The speed-up's page: slopes, pictures, and the theorems beside their bounds."""
+"""The page of `sagda reproduce speedup`: slopes, charts, theorems and their bounds.
+
+`speedup` makes the runs; `sagda.report.blocks` writes the page.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +16,8 @@ from sagda.paper.speedup import (
     BENCHES,
     METHODS,
     OVER,
-    Found,
     Line,
+    SpeedupEvidence,
     fitted,
     lines,
     theorems,
@@ -28,99 +31,104 @@ CLIENTS = {"full": "all clients take part", "partial": "some clients take part"}
 GREY = "#888888"
 
 
-def blocks(found: Found) -> Iterator[Block]:
-    if found.quick:
+def blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
+    """The whole page."""
+    if evidence.quick:
         yield Text(
-            "This is a quick run: a tenth of the rounds and two seeds. It shows that "
-            "everything works, and proves nothing."
+            "This is a quick run with a tenth of the rounds and two seeds. It shows "
+            "that the programs work. Its numbers prove nothing."
         )
-    yield from slope_blocks(found)
-    yield from theorem_blocks(found)
+    yield from slope_blocks(evidence)
+    yield from theorem_blocks(evidence)
 
 
-def slope_blocks(found: Found) -> Iterator[Block]:
-    every = list(lines(found.quick))
+def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
+    """The table of slopes, and their charts."""
+    every = list(lines(evidence.quick))
     yield Heading("Slopes", 3)
     yield Text(
-        "Of log error in log mKT, m, K or T being swept, at the corollaries' rates; "
-        "and of log rounds in log 1/ε², where K grows with T. The error, ε², is the "
-        f"mean of ‖∇Φ‖² over all rounds. Fitted seed by seed, {found.seeds} seeds, "
-        "with the 95 % interval of their mean; in the last column what the corollary "
-        "says."
+        "Slopes of log error in log mKT at the corollaries' rates, where m, K or T is "
+        "swept. In the column before the last, slopes of log rounds in log 1/ε², where "
+        "K grows with T. The error, ε², is the mean of ‖∇Φ‖² over all rounds. A slope "
+        f"is fitted for each of {evidence.seeds} seeds; the table has the mean and its "
+        "95 % interval. The last column has the corollary's prediction."
     )
     rows = []
     for bench in BENCHES:
         for clients, methods in METHODS.items():
             for method in methods:
-                own = [
+                some = [
                     line
                     for line in every
                     if (line.bench, line.clients, line.method)
                     == (bench, clients, method)
                 ]
-                cells = [str(fitted(line, found.of(line))) for line in own]
-                said = ", ".join(f"{line.predicted:g}" for line in own)
-                head = [TITLES[bench], sizes(own), named(method)]
-                rows.append([*head, *cells, said])
+                slopes = [str(fitted(line, evidence.errors_of(line))) for line in some]
+                predicted = ", ".join(f"{line.predicted:g}" for line in some)
+                head = [TITLES[bench], sizes(some), title(method)]
+                rows.append([*head, *slopes, predicted])
     yield Grid(
         ["problem", "clients", "method", *OVER[:3], "rounds in 1/ε²", "predicted"], rows
     )
     for bench in BENCHES:
         for clients in METHODS:
-            own = [x for x in every if (x.bench, x.clients) == (bench, clients)]
+            some = [x for x in every if (x.bench, x.clients) == (bench, clients)]
             yield Chart(
                 f"speedup-{bench}-{clients}",
-                panel(found, own),
+                panel(evidence, some),
                 f"{TITLES[bench]}, {CLIENTS[clients]}: the mean of ‖∇Φ‖² over mKT "
                 "where m, K or T is swept, and rounds over 1/ε². Geometric means with "
                 "95 % intervals; grey: the slopes -1/2 and 1.",
             )
 
 
-def named(method: str) -> str:
+def title(method: str) -> str:
+    """A method in the words of tables and legends."""
     return method.replace(" all", ", variates from all rows")
 
 
-def sizes(own: list[Line]) -> str:
-    setting = own[1].settings[0]  # where K is swept, clients are not
+def sizes(some: list[Line]) -> str:
+    """How many clients take part, for the four sweeps of a method."""
+    setting = some[1].settings[0]  # of the sweep over K, which fixes the clients
     return f"{setting.cohort} of {setting.clients}"
 
 
-def theorem_blocks(found: Found) -> Iterator[Block]:
+def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
+    """The table of bounds and measured means."""
     yield Heading("The theorems, tried", 3)
     yield Text(
-        "Quadratics with exact constants, at rates that satisfy every condition, "
-        "variates started warm. First full participation, κ = 1.05, a start far away, "
-        "at the rates that make the bound least; then the sampling of one client in "
-        "20, without noise, K = 1. Measured: the mean of ‖∇Φ‖² over rounds and seeds, "
-        "with its 95 % interval; bounds as printed."
+        "Quadratics with exact constants, at rates that satisfy every condition, with "
+        "variates that start warm. The first rows have full participation, κ = 1.05, a "
+        "start far from the solution, and the rates that minimise the bound. The last "
+        "rows sample one client of 20, without noise, with K = 1. Measured is the mean "
+        "of ‖∇Φ‖² over rounds and seeds, with its 95 % interval. Bounds are as printed."
     )
     rows = []
-    for own in theorems(found.quick):
-        kept = found.values[str(own)]
-        mean, low, high = interval(np.array(kept["measured"]))
-        s = own.setting
+    for theorem in theorems(evidence.quick):
+        trial = evidence.trials[str(theorem)]
+        mean, low, high = interval(np.array(trial.measured))
+        s = theorem.setting
         rows.append(
             [
-                own.method,
+                theorem.method,
                 f"{s.cohort} of {s.clients}",
                 str(s.local_steps),
                 f"{s.rounds:,}",
-                f"{kept['begin']:.3g}",
-                f"{kept['printed']:.3g}",
+                f"{trial.begin:.3g}",
+                f"{trial.printed:.3g}",
                 f"{mean:.4g} [{low:.4g}, {high:.4g}]",
-                f"{mean / kept['printed']:.2f}",
+                f"{mean / trial.printed:.2f}",
             ]
         )
     head = ["method", "clients", "K", "T", "at the start", "bound", "measured", "ratio"]
     yield Grid(head, rows)
 
 
-def panel(found: Found, own: list[Line]) -> dict[str, Any]:
-    """Charts side by side, one for each thing that is swept."""
+def panel(evidence: SpeedupEvidence, some: list[Line]) -> dict[str, Any]:
+    """A row of charts, one for each quantity that is swept."""
     alt, _ = drawing()
     drawn = [
-        chart(found, [line for line in own if line.over == over], legend=i == 0)
+        chart(evidence, [line for line in some if line.over == over], legend=i == 0)
         for i, over in enumerate(OVER)
     ]
     together = alt.hconcat(*drawn, spacing=16).resolve_scale(
@@ -129,12 +137,13 @@ def panel(found: Found, own: list[Line]) -> dict[str, Any]:
     return together.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
 
 
-def chart(found: Found, own: list[Line], legend: bool) -> Any:
+def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
+    """Errors over mKT, or rounds over 1/epsilon^2, of every method, on log axes."""
     alt, _ = drawing()
-    names = [named(line.method) for line in own]
-    over = own[0].over
-    rows = [row for line in own for row in points(line, found.of(line))]
-    # The corollary's slope, through the first point of the first method.
+    names = [title(line.method) for line in some]
+    over = some[0].over
+    rows = [row for line in some for row in points(line, evidence.errors_of(line))]
+    # A grey line with the corollary's slope through the first method's first point.
     first = [row for row in rows if row["method"] == names[0]]
     slope = 1.0 if over == "rounds" else -0.5
     guide = [
@@ -167,20 +176,20 @@ def chart(found: Found, own: list[Line], legend: bool) -> Any:
     if over != "rounds":
         ends = {"x": across, "y": alt.Y(f"{low}:Q", scale=log), "y2": f"{high}:Q"}
     bars = base.mark_rule(strokeWidth=1.2).encode(color=colour, **ends)
-    said = (
+    predicted = (
         alt.Chart(alt.InlineData(values=guide))
         .mark_line(color=GREY, strokeDash=[4, 4])
         .encode(x=across, y=up)
     )
-    return (said + bars + drawn).properties(width=165, height=190)
+    return (predicted + bars + drawn).properties(width=165, height=190)
 
 
 def points(line: Line, errors: np.ndarray) -> list[dict[str, Any]]:
-    """Geometric means with their intervals."""
+    """The chart's data: geometric means over seeds with their 95 % intervals."""
     out = []
-    for s, some in zip(line.settings, errors, strict=True):
-        mean, low, high = (float(np.exp(v)) for v in interval(np.log(some)))
-        row: dict[str, Any] = {"method": named(line.method)}
+    for s, by_seed in zip(line.settings, errors, strict=True):
+        mean, low, high = (float(np.exp(v)) for v in interval(np.log(by_seed)))
+        row: dict[str, Any] = {"method": title(line.method)}
         if line.over == "rounds":
             row |= {"x": 1 / mean, "left": 1 / high, "right": 1 / low, "y": s.rounds}
         else:
@@ -191,11 +200,14 @@ def points(line: Line, errors: np.ndarray) -> list[dict[str, Any]]:
 
 
 def insert(page: Path, content: list[Block]) -> None:
-    """Between the marks of a Markdown page, whatever was there before."""
+    """Replace the text between the marks `BEGIN` and `END` of a Markdown page."""
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise BadValue(f"{page} must have the lines {BEGIN} and {END}.")
-    own = as_markdown(content, page.parent / "images", "theory")
-    durable.write(page, f"{before}{BEGIN}\n\n{own}\n{END}{after}")
+        raise BadValue(
+            f"{page} must have the lines {BEGIN} and {END}, between which the results "
+            "go; add them."
+        )
+    markdown = as_markdown(content, page.parent / "images", "theory")
+    durable.write(page, f"{before}{BEGIN}\n\n{markdown}\n{END}{after}")

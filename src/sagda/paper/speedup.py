@@ -1,14 +1,16 @@
-"""`reproduce speedup`: the corollaries' rates against what is measured.
+"""Runs and slopes of `sagda reproduce speedup`: the corollaries' rates, measured.
 
-The error is the theorems' left side, the mean of ||grad Phi(x_t)||^2 over all rounds,
-at the corollaries' rates. By them it falls as (mKT)^(-1/2).
+The error is the theorems' left side, the mean of ||grad Phi(x_t)||^2 over all rounds at
+the corollaries' rates. The corollaries predict that it falls as (mKT)^(-1/2). `theorem`
+runs the theorems themselves, and `slopes` makes the page.
 """
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,13 @@ from sagda.data.datasets import load
 from sagda.data.federation import Federation
 from sagda.keys import generator
 from sagda.paper.evidence import interval
-from sagda.paper.theorem import Trial, built, distant, sampled, tried
+from sagda.paper.theorem import (
+    Trial,
+    distant_case,
+    method_at,
+    run_trial,
+    sampling_case,
+)
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
@@ -27,24 +35,25 @@ from sagda.simulator.simulate import simulate
 from sagda.theory import Setting, Steps, rates
 
 SEEDS, QUICK_SEEDS = 8, 2
-ROWS = 4000  # of a9a, however many clients share them
-CLIENTS, COHORT, LOCAL_STEPS = 40, 10, 4  # where they are not what is swept
+ROWS = 4000  # rows of a9a, for any number of clients
+CLIENTS, COHORT, LOCAL_STEPS = 40, 10, 4  # M, m and K where they are not swept
 METHODS = {
     "full": ("sagda-i", "sagda-ii", "fsgda"),
     "partial": ("sagda-i", "sagda-i all", "sagda-ii", "fsgda"),
 }
-OVER = ("m", "K", "T", "rounds")
+OVER = ("m", "K", "T", "rounds")  # the quantities that are swept
 
 
 class Bench(NamedTuple):
-    """A problem that is the same however many clients share it."""
+    """A problem whose f is the same for any number of clients."""
 
     rounds: int
-    scale: float  # of the corollaries' rates, which name no constants
+    scale: float  # replaces the unnamed constants of the corollaries' rates
     make: Callable[[int], tuple[Problem, Federation]]
 
 
 def quadratic(clients: int) -> tuple[Problem, Federation]:
+    """A quadratic with noise, some of whose clients are not convex."""
     return Quadratic.make(
         clients=clients, samples=10, smoothness=2.0, mu=1.0, noise=2.0,
         heterogeneity=1.0, nonconvex_clients=True,
@@ -52,7 +61,7 @@ def quadratic(clients: int) -> tuple[Problem, Federation]:
 
 
 def a9a(clients: int) -> tuple[Problem, Federation]:
-    """Rows sorted by label, so that nearly every client has one class only."""
+    """AUC on rows of a9a sorted by label, so that most clients have one class only."""
     table = load("a9a").train
     rows = generator(0, "speedup", "rows").permutation(len(table.label))[:ROWS]
     rows = rows[np.argsort(table.label[rows], kind="stable")]
@@ -61,11 +70,11 @@ def a9a(clients: int) -> tuple[Problem, Federation]:
 
 
 BENCHES = {"quadratic": Bench(2000, 0.3, quadratic), "a9a": Bench(1000, 0.1, a9a)}
-made = cache(lambda bench, clients: BENCHES[bench].make(clients))
+problem_of = cache(lambda bench, clients: BENCHES[bench].make(clients))
 
 
 class SlopeRun(NamedTuple):
-    """One run to make, with all its seeds."""
+    """One run of a slope, with all its seeds."""
 
     bench: str
     method: str
@@ -77,13 +86,13 @@ class SlopeRun(NamedTuple):
 
     @property
     def work(self) -> float:
-        """In rounds of one step, roughly; a round by itself is worth some steps."""
+        """The expected work, roughly in local steps; a round alone counts as 100."""
         _, m, K, T = self.setting
         return T * (m * K + 100)
 
 
 class Line(NamedTuple):
-    """A sweep of one method: the error at every setting."""
+    """A sweep of one method over one quantity; its slope is fitted."""
 
     bench: str
     clients: str  # full or partial
@@ -92,12 +101,13 @@ class Line(NamedTuple):
     settings: list[Setting]
 
     @property
-    def places(self) -> list[SlopeRun]:
+    def runs(self) -> list[SlopeRun]:
+        """The run of every setting."""
         return [SlopeRun(self.bench, self.method, s) for s in self.settings]
 
     @property
     def predicted(self) -> float:
-        """By the corollaries: of the error, or of the rounds in 1/epsilon^2."""
+        """The corollaries' slope of the error, or of the rounds in 1/epsilon^2."""
         limited = self.method == "fsgda" and self.clients == "partial"
         if self.over == "rounds":
             return 2.0 if limited else 1.0
@@ -105,19 +115,33 @@ class Line(NamedTuple):
 
 
 def lines(quick: bool) -> Iterator[Line]:
-    for bench, (rounds, _, _) in BENCHES.items():
+    """Every sweep of the page; quick ones have two settings and 1/10 of the rounds."""
+    for name, bench in BENCHES.items():
         for clients, methods in METHODS.items():
             M = COHORT if clients == "full" else CLIENTS
             for over in OVER:
-                found = swept(over, clients, Setting(M, COHORT, LOCAL_STEPS, rounds))
+                base = Setting(
+                    clients=M,
+                    cohort=COHORT,
+                    local_steps=LOCAL_STEPS,
+                    rounds=bench.rounds,
+                )
+                settings = swept(over, clients, base)
                 if quick:
-                    ends = (found[0], found[-1])
-                    found = [s._replace(rounds=s.rounds // 10) for s in ends]
+                    ends = (settings[0], settings[-1])
+                    settings = [s._replace(rounds=s.rounds // 10) for s in ends]
                 for method in methods:
-                    yield Line(bench, clients, method, over, found)
+                    yield Line(
+                        bench=name,
+                        clients=clients,
+                        method=method,
+                        over=over,
+                        settings=settings,
+                    )
 
 
 def swept(over: str, clients: str, s: Setting) -> list[Setting]:
+    """The settings of a sweep over one quantity, the others as in `s`."""
     if over == "m" and clients == "full":
         return [s._replace(clients=m, cohort=m) for m in (5, 10, 20, 40)]
     if over == "m":
@@ -127,29 +151,29 @@ def swept(over: str, clients: str, s: Setting) -> list[Setting]:
     if over == "T":
         times = (0.25, 0.5, 1, 2)
         return [s._replace(rounds=int(s.rounds * factor)) for factor in times]
-    # Corollary 1 has its O(1/eps^2) rounds where K grows with T, up to T = Omega(mK).
-    some = [s._replace(rounds=T) for T in (100, 200, 400, 800, 1600)]
-    return [s._replace(local_steps=s.rounds // (5 * s.cohort)) for s in some]
+    # Corollary 1 needs O(1/eps^2) rounds if K grows with T, up to T = Omega(mK).
+    longer = [s._replace(rounds=T) for T in (100, 200, 400, 800, 1600)]
+    return [s._replace(local_steps=s.rounds // (5 * s.cohort)) for s in longer]
 
 
-def error(
-    place: SlopeRun, seeds: int, progress: Callable[[Progress], None]
+def errors_of_run(
+    task: SlopeRun, seeds: int, progress: Callable[[Progress], None]
 ) -> list[float]:
-    """The mean of ||grad Phi||^2 over rounds, by seed."""
-    problem, federation = made(place.bench, place.setting.clients)
-    name = place.method.partition(" ")[0]
-    steps = rates.schedule(name, place.setting, BENCHES[place.bench].scale)
-    method = built(place.method, steps, place.setting.local_steps)
+    """The mean of ||grad Phi||^2 over rounds, one for each seed."""
+    problem, federation = problem_of(task.bench, task.setting.clients)
+    name = task.method.partition(" ")[0]
+    steps = rates.schedule(name, task.setting, BENCHES[task.bench].scale)
+    method = method_at(task.method, steps, task.setting.local_steps)
     run = simulate(
-        method, problem, federation, rounds=place.setting.rounds,
-        cohort=place.setting.cohort, batch_size=1, seeds=range(seeds),
+        method, problem, federation, rounds=task.setting.rounds,
+        cohort=task.setting.cohort, batch_size=1, seeds=range(seeds),
         progress=progress,
     )  # fmt: skip
     return run.history["grad_phi_sq"][:, :-1].mean(axis=1).tolist()
 
 
 class Slope(NamedTuple):
-    """Of logarithms, fitted seed by seed, with the 95 % interval of their mean."""
+    """The mean of slopes fitted for each seed, with its 95 % interval."""
 
     value: float
     low: float
@@ -160,15 +184,16 @@ class Slope(NamedTuple):
 
 
 def fitted(line: Line, errors: np.ndarray) -> Slope:
-    """Of the error in mKT; of rounds in 1/epsilon^2, where the error is epsilon^2.
+    """The slope of log error in log mKT, or of log rounds in log 1/epsilon^2.
 
-    `errors` are [settings, seeds].
+    `errors` has shape [settings, seeds]; epsilon^2 is the error.
     """
     sizes = [float(s.cohort * s.local_steps * s.rounds) for s in line.settings]
     if line.over == "rounds":
         sizes = [float(s.rounds) for s in line.settings]
     slopes = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
-    return Slope(*interval(-1 / slopes if line.over == "rounds" else slopes))
+    value, low, high = interval(-1 / slopes if line.over == "rounds" else slopes)
+    return Slope(value, low, high)
 
 
 # The theorems themselves.
@@ -187,103 +212,128 @@ class Theorem(NamedTuple):
 
     @property
     def work(self) -> float:
+        """The expected work, in the unit of `SlopeRun.work`."""
         return self.setting.rounds * 100.0
-
-    def run(self, seeds: int, progress: Callable[[Progress], None]) -> Trial:
-        if not self.counter:
-            case = distant(self.setting.clients)
-            return tried(
-                self.method, case, self.setting, seeds=seeds, progress=progress
-            )
-        # With K = 1 only the products of rates matter; these satisfy the conditions.
-        steps = Steps(2.2e-6, 1.2e-4, 1e3, 1e3)
-        case = sampled(self.setting.clients)
-        return tried(
-            self.method, case, self.setting, steps, seeds=seeds, progress=progress
-        )
 
 
 def theorems(quick: bool) -> list[Theorem]:
+    """Every theorem that the page tries; quick ones have fewer rounds."""
     T = 10**4 if quick else 10**5
-    found = [
-        Theorem(method, Setting(5, 5, K, T), False)
+    trials = [
+        Theorem(method, Setting(clients=5, cohort=5, local_steps=K, rounds=T), False)
         for K in (1, 5)
         for method in METHODS["full"]
     ]
+    one = Setting(clients=20, cohort=1, local_steps=1, rounds=10**4)
     rounds = (10**4,) if quick else (10**4, 10**5)
-    return found + [Theorem("sagda-ii", Setting(20, 1, 1, T), True) for T in rounds]
+    return trials + [Theorem("sagda-ii", one._replace(rounds=T), True) for T in rounds]
 
 
-# What was found, kept as it comes.
+def try_theorem(
+    theorem: Theorem, seeds: int, progress: Callable[[Progress], None]
+) -> Trial:
+    """Run a theorem's method at rates that satisfy its conditions."""
+    case, steps = distant_case(theorem.setting.clients), None
+    if theorem.counter:
+        case = sampling_case(theorem.setting.clients)
+        # With K = 1 only products of rates matter. These satisfy the conditions.
+        steps = Steps(x_local=2.2e-6, y_local=1.2e-4, x_server=1e3, y_server=1e3)
+    return run_trial(
+        theorem.method, case, theorem.setting, steps, seeds=seeds, progress=progress
+    )
 
 
-class Found(NamedTuple):
-    """Errors and trials by the names of their places."""
+# The measured errors, stored after every run.
+
+
+class TrialRecord(NamedTuple):
+    """A trial of a theorem as it is stored, to five significant digits."""
+
+    rates: list[float]  # eta_x and eta_y
+    printed: float
+    proof: float
+    begin: float
+    measured: list[float]  # one for each seed
+
+
+@dataclass
+class SpeedupEvidence:
+    """The errors of slope runs and the trials of theorems, by their names."""
 
     path: Path
     quick: bool
-    values: dict[str, Any]
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    trials: dict[str, TrialRecord] = field(default_factory=dict)
 
     @property
     def seeds(self) -> int:
+        """The number of seeds of every run."""
         return QUICK_SEEDS if self.quick else SEEDS
-
-    @classmethod
-    def at(cls, path: Path, quick: bool, again: bool = False) -> "Found":
-        """What is there already; of another plan, nothing is."""
-        empty = cls(path, quick, {})
-        if again or not path.is_file():
-            return empty
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            same = kept["plan"] == empty.plan
-            return cls(path, quick, kept["values"]) if same else empty
-        except (ValueError, KeyError, TypeError):
-            raise BadValue(
-                f"{path} is not evidence; remove it to run it again."
-            ) from None
 
     @property
     def plan(self) -> str:
-        """What else a value depends on."""
+        """All further choices that the values depend on, as a text to compare."""
         scales = {name: bench.scale for name, bench in BENCHES.items()}
         return json.dumps([self.seeds, ROWS, scales])
 
-    def keep(self, name: str, value: Any) -> None:
-        self.values[name] = value
-        text = json.dumps({"plan": self.plan, "values": self.values}, indent=0)
+    def errors_of(self, line: Line) -> np.ndarray:
+        """The errors of a sweep, [settings, seeds]."""
+        return np.array([self.errors[str(run)] for run in line.runs])
+
+    def missing(self) -> list[SlopeRun | Theorem]:
+        """The runs without a result, each once, in the order of the page."""
+        runs = [run for line in lines(self.quick) for run in line.runs]
+        tasks: dict[str, SlopeRun | Theorem] = {str(run): run for run in runs}
+        tasks |= {str(theorem): theorem for theorem in theorems(self.quick)}
+        done = self.errors.keys() | self.trials.keys()
+        return [task for name, task in tasks.items() if name not in done]
+
+    def save(self) -> None:
+        """Write all results to `path`."""
+        trials = {name: trial._asdict() for name, trial in self.trials.items()}
+        facts = {"plan": self.plan, "values": self.errors | trials}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        durable.write(self.path, text + "\n")
+        durable.write(self.path, json.dumps(facts, indent=0) + "\n")
 
-    def of(self, line: Line) -> np.ndarray:
-        """[settings, seeds]."""
-        return np.array([self.values[str(place)] for place in line.places])
 
-    @property
-    def to_do(self) -> list[SlopeRun | Theorem]:
-        """Every place once, in the order of the page, but for what is there."""
-        every: dict[str, SlopeRun | Theorem] = {}
-        for line in lines(self.quick):
-            every |= {str(place): place for place in line.places}
-        every |= {str(own): own for own in theorems(self.quick)}
-        return [task for name, task in every.items() if name not in self.values]
+def read_evidence(path: Path, *, quick: bool, again: bool = False) -> SpeedupEvidence:
+    """The stored results, or none if they are of another plan or `again` is set."""
+    evidence = SpeedupEvidence(path, quick)
+    if again or not path.is_file():
+        return evidence
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts["plan"] == evidence.plan:
+            for name, value in facts["values"].items():
+                if isinstance(value, dict):
+                    evidence.trials[name] = TrialRecord(**value)
+                else:
+                    evidence.errors[name] = value
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadValue(
+            f"{path} must be evidence as `sagda reproduce` writes it, but cannot be "
+            "read; remove it to run it again."
+        ) from None
+    return evidence
 
-    def run(
-        self, task: SlopeRun | Theorem, progress: Callable[[Progress], None]
-    ) -> None:
-        digits = lambda value: float(f"{value:.5g}")
-        if isinstance(task, SlopeRun):
-            found = error(task, self.seeds, progress)
-            self.keep(str(task), [digits(v) for v in found])
-            return
-        trial = task.run(self.seeds, progress)
-        self.keep(
-            str(task),
-            {
-                "rates": [digits(trial.steps.x), digits(trial.steps.y)],
-                "printed": digits(trial.printed),
-                "proof": digits(trial.proof),
-                "begin": digits(trial.begin),
-                "measured": [digits(v) for v in trial.measured],
-            },
+
+def measure(
+    task: SlopeRun | Theorem,
+    evidence: SpeedupEvidence,
+    progress: Callable[[Progress], None],
+) -> None:
+    """Make one run and save its result."""
+    digits = lambda value: float(f"{value:.5g}")
+    if isinstance(task, SlopeRun):
+        errors = errors_of_run(task, evidence.seeds, progress)
+        evidence.errors[str(task)] = [digits(error) for error in errors]
+    else:
+        trial = try_theorem(task, evidence.seeds, progress)
+        evidence.trials[str(task)] = TrialRecord(
+            rates=[digits(trial.steps.x), digits(trial.steps.y)],
+            printed=digits(trial.printed),
+            proof=digits(trial.proof),
+            begin=digits(trial.begin),
+            measured=[digits(error) for error in trial.measured],
         )
+    evidence.save()

@@ -1,7 +1,8 @@
-"""The theorems, tried on quadratics: means of ||grad Phi||^2 beside their bounds.
+"""Runs on quadratics that compare the mean of ||grad Phi||^2 with the theorems' bounds.
 
-The constants are exact, the rates satisfy every condition, and variates start warm, as
-the theorems have it. Runs begin far away, since such rates are small.
+The constants of these problems are exact, the rates satisfy every condition, and
+variates start warm, as the theorems assume. Such rates are small, so runs start far
+from the solution. `speedup` chooses the settings and stores the results.
 """
 
 from collections.abc import Callable
@@ -29,12 +30,12 @@ from sagda.theory import (
     rates,
 )
 
-FAR = 30.0  # from the solution to the start
-EVERY = 10  # rounds between looks, in which rates so small change nothing
+FAR = 30.0  # distance from the start to the solution
+EVERY = 10  # rounds between evaluations; at such small rates little changes in between
 
 
 class Case(NamedTuple):
-    """A problem whose constants are known, and where to begin."""
+    """A problem with exact constants, and the start of its runs."""
 
     problem: Quadratic
     federation: Federation
@@ -43,23 +44,24 @@ class Case(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A theorem's bound, and what was measured, by seed."""
+    """The bound of a theorem and the measured means, one for each seed."""
 
     method: str
     setting: Setting
     steps: Steps
     printed: float
     proof: float
-    begin: float  # ||grad Phi(x_0)||^2; a bound above it says nothing
-    measured: np.ndarray
+    begin: float  # ||grad Phi(x_0)||^2; a bound above it is trivial
+    measured: np.ndarray  # [seeds]
 
     @property
     def mean(self) -> float:
+        """The measured mean over seeds."""
         return float(self.measured.mean())
 
 
-def known(problem: Quadratic, federation: Federation, x: np.ndarray) -> Case:
-    """The case that starts at x and y*(x); noise and spread are the same everywhere."""
+def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Case:
+    """The case that starts at (x, y*(x)); noise and spread are the same at every z."""
     with jax.enable_x64(True):
         rows = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), federation.data)
         weight = jnp.asarray(federation.weight, jnp.float64)
@@ -69,37 +71,41 @@ def known(problem: Quadratic, federation: Federation, x: np.ndarray) -> Case:
             for z in (start, jax.tree.map(jnp.asarray, problem.solution))
         )
         start = jax.tree.map(np.asarray, start)
-    of = lambda a: np.asarray(a).reshape(federation.clients, -1, a.shape[-1])
+    # Rows differ only in the linear terms a'x and b'y: [clients, rows, entries].
+    by_client = lambda a: np.asarray(a).reshape(federation.clients, -1, a.shape[-1])
     length = lambda a: (a**2).sum(-1)
     noise = lambda a: length(a - a.mean(1, keepdims=True)).mean(1).max() ** 0.5
     spread = lambda a: length(a.mean(1) - a.mean((0, 1))).mean() ** 0.5
-    a, b = of(federation.data.a), of(federation.data.b)
+    a, b = by_client(federation.data.a), by_client(federation.data.b)
     constants = Constants(
-        problem.smoothness,
-        problem.mu,
-        float(noise(a)),
-        float(noise(b)),
-        float(spread(a)),
-        float(spread(b)),
-        0.9 * (f - least),  # f = Phi at the start
+        smoothness=problem.smoothness,
+        mu=problem.mu,
+        sigma_x=float(noise(a)),
+        sigma_y=float(noise(b)),
+        spread_x=float(spread(a)),
+        spread_y=float(spread(b)),
+        gap=0.9 * (f - least),  # f = Phi at the start
     )
-    return Case(problem, federation, start, constants)
+    return Case(
+        problem=problem, federation=federation, start=start, constants=constants
+    )
 
 
-def distant(clients: int = 5, samples: int = 4) -> Case:
-    """kappa near one, noise and spread of one, and a start far away."""
+def distant_case(clients: int = 5, samples: int = 4) -> Case:
+    """A quadratic with kappa near 1, noise and spread 1, and a start far away."""
     problem, federation = Quadratic.make(
         clients=clients, samples=samples, x_dim=3, y_dim=2, smoothness=1.05, mu=1.0,
         heterogeneity=1.0, noise=1.0,
     )  # fmt: skip
     away = np.ones(3) / np.sqrt(3)
-    return known(problem, federation, np.asarray(problem.solution.x) + FAR * away)
+    return exact_case(problem, federation, np.asarray(problem.solution.x) + FAR * away)
 
 
-def sampled(clients: int = 20) -> Case:
-    """f_i = x^2/2 + c_i x + xy/2 - y^2/2 + e_i y, where c_i and e_i have means of zero.
+def sampling_case(clients: int = 20) -> Case:
+    """f_i = x^2/2 + c_i x + xy/2 - y^2/2 + e_i y, with mean c_i and mean e_i of 0.
 
-    Without noise: whatever is left is due to the sampling of clients.
+    The c_i and e_i are random. There is no noise, so the error that remains is due to
+    the sampling of clients.
     """
     draw = generator(0, "theorem", "sampling").normal(size=(2, clients, 1))
     c, e = 10 * (draw - draw.mean(1, keepdims=True))
@@ -108,22 +114,22 @@ def sampled(clients: int = 20) -> Case:
     top = float(np.linalg.norm([[1, 0.5], [0.5, -1]], 2))
     problem = Quadratic(1, 1, top, 1.0, Point(np.zeros(1), np.zeros(1)))
     federation = Federation.of(table, np.arange(clients), np.ones(clients, int))
-    return known(problem, federation, np.ones(1))
+    return exact_case(problem, federation, np.ones(1))
 
 
-def built(name: str, steps: Steps, local_steps: int) -> Method:
-    """A method at given steps; `sagda-i all` has variates from all rows."""
+def method_at(name: str, steps: Steps, local_steps: int) -> Method:
+    """A method at given step sizes; `sagda-i all` has variates from all rows."""
     name, _, rows = name.partition(" ")
-    own: dict[str, Any] = {"start": "warm"} if name == "sagda-i" else {}
+    options: dict[str, Any] = {"start": "warm"} if name == "sagda-i" else {}
     return ALGORITHMS[name](
         local_lr=(steps.x_local, steps.y_local),
         server_lr=(steps.x_server, steps.y_server),
         local_steps=local_steps,
-        **own | ({"variate_batch": rows} if rows else {}),
+        **options | ({"variate_batch": rows} if rows else {}),
     )
 
 
-def tried(
+def run_trial(
     method: str,
     case: Case,
     setting: Setting,
@@ -132,14 +138,17 @@ def tried(
     seeds: int,
     progress: Callable[[Progress], None] | None = None,
 ) -> Trial:
-    """Run a method at its theorem's best rates, or at given ones that it covers."""
+    """Run a method at the given rates, or at those that minimise its bound.
+
+    Rates that fail a condition raise `AssertionError`.
+    """
     c = case.constants
     steps = steps or rates.best(method, c, setting)
     for reading in ("printed", "proof"):
         for check in check_conditions(method, c, setting, steps, reading):
             assert check.slack.holds, f"{method}: {check}"
     run = simulate(
-        built(method, steps, setting.local_steps),
+        method_at(method, steps, setting.local_steps),
         case.problem,
         case.federation,
         rounds=setting.rounds,
@@ -153,11 +162,11 @@ def tried(
     )
     error = run.history["grad_phi_sq"]
     return Trial(
-        method,
-        setting,
-        steps,
-        bound(method, c, setting, steps, "printed").total,
-        bound(method, c, setting, steps, "proof").total,
-        float(error[0, 0]),
-        error[:, :-1].mean(axis=1),
+        method=method,
+        setting=setting,
+        steps=steps,
+        printed=bound(method, c, setting, steps, "printed").total,
+        proof=bound(method, c, setting, steps, "proof").total,
+        begin=float(error[0, 0]),
+        measured=error[:, :-1].mean(axis=1),
     )

@@ -1,4 +1,8 @@
-"""Tuning: every method's rates from one grid, with the same number of points."""
+"""Tunes every method of a figure on one grid, with the same number of points.
+
+The results are written into the figure's TOML file, which is where `figure` reads them.
+`sagda sweep` is for users' own grids.
+"""
 
 import itertools
 import math
@@ -6,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from sagda.algorithms import ALGORITHMS
 from sagda.paper.figure import Figure, parse
@@ -22,39 +27,48 @@ from sagda.runs.grid import tail_of
 from sagda.simulator.sweep import sweep
 
 MARK = "# What follows was written by `sagda reproduce --retune`."
-WIDER, MOST = 3.0, 8  # the factor by which a grid grows, and how often
-Point = dict[str, float]
+WIDER, MOST = 3.0, 8  # the factor by which a grid grows, and how often it may grow
+RatePoint = tuple[tuple[str, float], ...]  # (parameter, value) pairs
 
 
 def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
-    """The figure with freshly chosen rates, and the sweeps behind them in its file."""
+    """The figure with newly tuned rates, and with their sweeps in its text."""
     if not figure.tuning:
         return figure
     (config,) = figure.parts["paper"].values()
-    head = figure.text.partition(MARK)[0].rstrip()
-    lines = [head, "", MARK]
+    tables = {}
     for name in config.algorithms:
-        found = tuned(config, name, figure.tuning)
-        best = min(found, key=lambda point: found[point])
-        at = ", ".join(f"{k} {v:g}" for k, v in best)
-        say(f"{figure.name}: {name}: {at}, {found[best]:.2g}, {len(found)} points")
-        lines += ["", f'[tuning.found."{name}"]']
-        values = ", ".join(f"{k} = {v!r}" for k, v in best)
-        lines += [f"best = {{ {values} }}", f"error = {found[best]:.4g}", "sweep = ["]
-        for point, error in sorted(found.items()):
-            rates = ", ".join(f"{v:g}" for _, v in point)
-            shown = f"{error:.3g}" if math.isfinite(error) else "inf"
-            lines.append(f"  [{rates}, {shown}],")
-        lines.append("]")
-    return parse(figure.name, "\n".join(lines) + "\n")
+        errors = tuned(config, name, figure.tuning)
+        best = min(errors, key=lambda point: errors[point])
+        rates = ", ".join(f"{k} {v:g}" for k, v in best)
+        say(f"{figure.name}: {name}: {rates}, {errors[best]:.2g}, {len(errors)} points")
+        tables[name] = tuning_table(errors, best)
+    head = figure.text.partition(MARK)[0].rstrip()
+    text = tomli_w.dumps({"tuning": {"found": tables}})
+    return parse(figure.name, f"{head}\n\n{MARK}\n\n{text}")
 
 
-def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[tuple, float]:
-    """By point, the error; the grid grows until the best is not on its edge."""
+def tuning_table(errors: dict[RatePoint, float], best: RatePoint) -> dict[str, Any]:
+    """A method's best rates and its sweep, for the figure's file."""
+    rounded = lambda value: float(f"{value:g}")
+    return {
+        "error": float(f"{errors[best]:.4g}"),
+        "best": dict(best),
+        "sweep": [
+            {k: rounded(v) for k, v in point}
+            | {"error": short(error) if math.isfinite(error) else math.inf}
+            for point, error in sorted(errors.items())
+        ],
+    }
+
+
+def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[RatePoint, float]:
+    """The error at every point; the grid grows until the best is not on its edge."""
     local, server = tuning["local_lr"], tuning["server_lr"]
     axes: dict[str, list[float]] = {"local_lr": local, "server_lr": server}
     if "server_lr" not in options_of(name) or name == "parallel-sgda":
-        # One rate: as many points, over the products that the others can have.
+        # This method has one rate. It gets as many points, over the range of the
+        # products local times server that the other methods can have.
         low, high = local[0] * server[0], local[-1] * server[-1]
         count = len(local) * len(server)
         axes = {"local_lr": np.geomspace(low, high, count).tolist()}
@@ -62,28 +76,29 @@ def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[tuple, floa
     rounds = tuning.get("rounds", config.rounds)
     values |= {"rounds": rounds, "eval_every": max(1, rounds // 40), "set": {}}
     experiment = prepare(resolve(build(config.model_dump() | values)))
-    found: dict[tuple, float] = {}
+    errors: dict[RatePoint, float] = {}
     for _ in range(MOST + 1):
         points = [
-            tuple(zip(axes, map(short, each), strict=True))
-            for each in itertools.product(*axes.values())
+            tuple(zip(axes, map(short, point), strict=True))
+            for point in itertools.product(*axes.values())
         ]
-        new = [point for point in points if point not in found]
-        found |= measured(experiment, name, new)
-        best = dict(min(found, key=lambda point: found[point]))
+        new = [point for point in points if point not in errors]
+        errors |= measured(experiment, name, new)
+        best = dict(min(errors, key=lambda point: errors[point]))
         wider = {k: grown(v, best[k]) for k, v in axes.items()}
         if wider == axes:
             break
         axes = wider
-    return found
+    return errors
 
 
 def short(value: float) -> float:
+    """The number to three significant digits."""
     return float(f"{value:.3g}")
 
 
 def grown(values: list[float], best: float) -> list[float]:
-    """With one more value beyond the end where the best is."""
+    """The grid values, with one more beyond the end if `best` is at an end."""
     if best <= short(values[0]):
         return [values[0] / WIDER, *values]
     if best >= short(values[-1]):
@@ -92,8 +107,9 @@ def grown(values: list[float], best: float) -> list[float]:
 
 
 def measured(
-    experiment: Experiment, name: str, points: list[tuple]
-) -> dict[tuple, float]:
+    experiment: Experiment, name: str, points: list[RatePoint]
+) -> dict[RatePoint, float]:
+    """The error of one method at every point, from one sweep."""
     given = arguments_of(experiment.config, name)
     methods = [ALGORITHMS[name](**given | dict(point)) for point in points]
     options = {k: v for k, v in simulate_options(experiment).items() if k != "test"}
