@@ -32,10 +32,10 @@ def blocks(
     yield Heading("Verdicts")
     yield Text(
         "Each claim is a set of comparisons of two errors. The effect is the factor "
-        "by which the first error is smaller than the second. Errors are geometric means "
-        "over the last fifth of the budget that both methods have. The 95 % interval of "
-        "the effect is paired over seeds. A claim holds if the interval is above 1 in "
-        "every comparison, and it holds partly if this is so in some."
+        "by which the first error is smaller than the second. Errors are geometric "
+        "means over the last fifth of the budget that both methods have. The 95 % "
+        "interval of the effect is paired over seeds. A claim holds if the interval is "
+        "above 1 in every comparison, and it holds partly if this is so in some."
     )
     yield Grid(
         ["claim", "where", "setting", "verdict", "why"],

@@ -12,8 +12,7 @@ from typing import Any
 from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.paper import slopes, speedup
-from sagda.paper.claims import verdicts
-from sagda.paper.evidence import Evidence
+from sagda.paper.claims import EvidenceOf, verdicts
 from sagda.paper.page import blocks
 from sagda.paper.run import Reproduction, read_figures
 from sagda.paper.terminal import ReproductionDisplay
@@ -81,7 +80,7 @@ def reproduce_figures(
     ]
     names = [name for name in names if name not in left_out]
     work = {name: reproduction.work(name) for name in names}
-    evidence: dict[str, Evidence] = {}
+    evidence: EvidenceOf = {}
     with Interrupt() as stop:
         display = ReproductionDisplay(sum(work.values()), quiet, stop)
         with display.bars:
@@ -102,21 +101,21 @@ def reproduce_figures(
     if docs is not None:
         write_markdown(docs, content, INTRO)
         copy_evidence([reproduction.path(name) for name in names], docs)
-    return {
-        "page": str(page),
-        "figures": names,
-        "left_out": left_out,
-        "missing": missing,
-        "verdicts": [
-            {
-                "claim": verdict.claim.text,
-                "setting": verdict.setting,
-                "verdict": verdict.word,
-                "why": verdict.why,
-            }
-            for verdict in verdicts(evidence)
-        ],
-    }
+    facts = {"figures": names, "left_out": left_out, "missing": missing}
+    return {"page": str(page)} | facts | {"verdicts": verdict_facts(evidence)}
+
+
+def verdict_facts(evidence: EvidenceOf) -> list[dict[str, str]]:
+    """The verdicts for JSON."""
+    return [
+        {
+            "claim": verdict.claim.text,
+            "setting": verdict.setting,
+            "verdict": verdict.word,
+            "why": verdict.why,
+        }
+        for verdict in verdicts(evidence)
+    ]
 
 
 def reproduce_speedup(
