@@ -1,50 +1,61 @@
-"""`sagda federation-demo`: a server and its sites as real processes on this machine."""
+"""`sagda federation-demo`: a server and its sites as real processes on this machine.
 
+It types the commands a user would type, with keys and TLS, and watches the processes.
+For a federation inside one process, see `tests/support.py`.
+"""
+
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import tomli_w
 
 from sagda import network
 from sagda.data.datasets import load
 from sagda.data.partition import partition
-from sagda.federation.flower import processes
+from sagda.federation.flower.processes import Process
 from sagda.federation.server.results import SERVER
 from sagda.federation.server.status import read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import make_site
 
-CONFIG = """problem = "auc"
-algorithms = ["{algorithm}"]
-rounds = {rounds}
-eval_every = 2
-local_steps = 20
-batch_size = 50
-local_lr = 0.1
-server_lr = 1.0
-
-[federation]
-sites = {sites}
-test = "a9a"
-"""
+SETTINGS: dict[str, Any] = {
+    "problem": "auc",
+    "eval_every": 2,
+    "local_steps": 20,
+    "batch_size": 50,
+    "local_lr": 0.1,
+    "server_lr": 1.0,
+}
 ROWS = 1000  # of each site
-DAYS = 30  # for which the keys are good
-PATIENCE = 40.0  # seconds: each of these has processes of its own to end
+DAYS = 30  # for which the keys are valid
+PATIENCE = 40.0  # seconds: each of these processes has others to end first
+
+
+class DemoEnd(NamedTuple):
+    """How a demonstration ended."""
+
+    code: int | None  # of the process that ended it; None: the user stopped it
+    sentence: str  # the last line that this process wrote
 
 
 def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, Path]:
-    """The server's file, and each site's own rows of a9a: unlike one another."""
+    """Write the server's configuration and each site's rows. Returns files by name.
+
+    The sites' rows come from a9a and differ in their share of positive labels.
+    """
     federation = partition(
         load("a9a").train, "dirichlet", clients=sites, samples=ROWS, alpha=2.0, seed=0
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    text = CONFIG.format(algorithm=algorithm, sites=sites, rounds=rounds)
     home = folder / "sites"
-    home.mkdir(exist_ok=True)
-    (home / "federation.toml").write_text(text)
+    home.mkdir(parents=True, exist_ok=True)
+    config = SETTINGS | {"algorithms": [algorithm], "rounds": rounds}
+    config["federation"] = {"sites": sites, "test": "a9a"}
+    (home / "federation.toml").write_text(tomli_w.dumps(config))
     files = {}
     for i in range(sites):
         name = f"site-{i}"
@@ -61,46 +72,53 @@ def demo(
     files: dict[str, Path],
     show: Callable[[dict[str, Any]], None],
     stop: Callable[[], bool],
-    more: Sequence[str] = (),
-) -> tuple[int | None, str]:
-    """Everything started, watched and ended; the server's exit code and last words.
+    site_options: Sequence[str] = (),
+) -> DemoEnd:
+    """Start a server and its sites, and wait for the server or a failing site to end.
 
-    `more`: what every site is told beside where things are.
+    Args:
+        folder: the run folder, as `prepare` left it.
+        files: each site's rows, by name.
+        show: called with the server's status four times a second.
+        stop: asked as often whether to stop.
+        site_options: further options of every `sagda join`.
     """
-    port = network.free_port()
-    keys = Keys(folder / "sites" / "keys")
+    port, home = network.free_port(), folder / "sites"
+    keys = Keys(home / "keys")
     keys.init([], DAYS)
     for name in files:
-        _, public = make_site(folder / "sites" / name, name, DAYS)
+        _, public = make_site(home / name, name, DAYS)
         keys.admit(public, False)
-    command = [sys.executable, "-m", "sagda.commands.main"]
-    config = folder / "sites" / "federation.toml"
-    started: list[processes.Process] = []
+    sagda = [sys.executable, "-m", "sagda.commands.main"]
+    with contextlib.ExitStack() as stack:
 
-    def start(name: str, *arguments: str) -> processes.Process:
-        home = folder / "sites" / (name if name in files else "")
-        log = home / f"{'join' if name in files else 'serve'}.log"
-        process = processes.Process([*command, *arguments], home / "flower", log)
-        started.append(process)
-        return process
+        def start(place: Path, command: str, *arguments: str) -> Process:
+            log = place / f"{command}.log"
+            process = Process([*sagda, command, *arguments], place / "flower", log)
+            stack.callback(process.stop, PATIENCE)
+            return process
 
-    try:
-        to = ["--out", str(folder), "--port", str(port), "--keys", str(keys.folder)]
-        server = start("server", "serve", str(config), *to)
-        for name, file in files.items():
-            arguments = ["--data", str(file), "--name", name, *more]
-            state = folder / "sites" / name
-            arguments += ["--key", str(state / f"{name}.key"), "--ca", str(keys.ca)]
-            at = f"127.0.0.1:{port}"
-            start(name, "join", "--server", at, *arguments, "--state", str(state))
+        server = start(
+            home,
+            "serve",
+            str(home / "federation.toml"),
+            *("--out", str(folder), "--port", str(port), "--keys", str(keys.folder)),
+        )
+        sites = [
+            start(
+                home / name,
+                "join",
+                *("--server", f"127.0.0.1:{port}", "--data", str(file)),
+                *("--name", name, "--state", str(home / name), *site_options),
+                *("--key", str(home / name / f"{name}.key"), "--ca", str(keys.ca)),
+            )
+            for name, file in files.items()
+        ]
         while server.code is None and not stop():
             show(read_status(folder / SERVER))
-            for process in started[1:]:
-                if process.code:
-                    return process.code, process.last_words(1)
+            for site in sites:
+                if site.code:
+                    return DemoEnd(site.code, site.last_lines(1))
             time.sleep(0.25)
         show(read_status(folder / SERVER))
-        return server.code, server.last_words(1)
-    finally:
-        for process in reversed(started):
-            process.stop(PATIENCE)
+        return DemoEnd(server.code, server.last_lines(1))

@@ -1,6 +1,8 @@
-"""Flower's processes as ours: started with what they need, ended with all they started.
+"""`Process`: child processes with a log file, ended together with all they started.
 
-Nothing here imports flwr or JAX.
+Everything that a federation starts runs as a `Process`: Flower's SuperLink and nodes,
+nginx, and the demonstration's server and sites. Whoever starts one decides whether to
+start it again; see `superlink` and `supernode`. Nothing here imports flwr or JAX.
 """
 
 import contextlib
@@ -12,17 +14,19 @@ import sys
 import time
 from pathlib import Path
 
+from sagda import network
 from sagda.check import BadValue
 
 FLOWER_VERSION = "1.41"
+# Flower must not report to its makers, look for updates, or install packages.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    # A task waits for less than Flower's second until its process is started.
+    # Seconds between Flower's polls for tasks to start a process for. Default: 1.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
-PATIENCE = 10.0  # seconds for a process to end by itself
+PATIENCE = 10.0  # seconds that a process has to end before it is killed
 
 
 def need_flower() -> None:
@@ -30,9 +34,7 @@ def need_flower() -> None:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        raise BadValue(
-            "federations need Flower: pip install 'sagda[flower]'."
-        ) from None
+        raise BadValue("federations need Flower: pip install 'sagda[flower]'.") from None
     # `guards` replaces private parts of Flower, which other versions may not have.
     if version.split(".")[:2] != FLOWER_VERSION.split("."):
         raise BadValue(
@@ -42,12 +44,13 @@ def need_flower() -> None:
 
 
 def program(name: str) -> str:
-    """One of Flower's commands, from this environment."""
+    """The path of one of Flower's commands in this Python environment."""
     return str(Path(sys.executable).with_name(name))
 
 
-# On Linux the kernel ends a process whose parent is gone, if it is asked to; asking in
-# the child between fork and exec is no choice, since JAX has threads.
+# On Linux a process can ask the kernel for SIGTERM (15) when its parent dies: prctl's
+# PR_SET_PDEATHSIG (1). This small program asks and then becomes the real command. The
+# alternative, Python's `preexec_fn`, can deadlock because JAX has threads.
 LEASH = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); "
     "os.execv(sys.argv[1], sys.argv[1:])"
@@ -55,14 +58,22 @@ LEASH = (
 
 
 class Process:
-    """A process and all that it starts, with one log file."""
+    """A running process and all that it starts, with one log file.
+
+    Args:
+        command: the program, as an absolute path, and its arguments.
+        home: a folder for Flower's own files (FLWR_HOME), made if needed.
+        log: the file to which its output is appended.
+        environment: variables that are set in addition to this process's own.
+    """
 
     def __init__(
         self, command: list[str], home: Path, log: Path, **environment: str
     ) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Flower starts its own helpers by name, from this Python environment.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        own = {"FLWR_HOME": str(home), "PATH": path, **environment}
+        settings = {"FLWR_HOME": str(home), "PATH": path, **environment}
         self.log = log
         if sys.platform == "linux":
             command = [sys.executable, "-c", LEASH, *command]
@@ -70,21 +81,50 @@ class Process:
         with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
             self.process = subprocess.Popen(
                 command,
-                env=os.environ | QUIET | own,
+                env=os.environ | QUIET | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                umask=0o077,  # what it leaves is for its owner
-                # A group of its own: a Ctrl-C is for whoever started it to pass on.
+                umask=0o077,  # only its owner may read what it writes
+                # A session of its own, so that `stop` can end the whole group and a
+                # Ctrl-C in the terminal reaches only us, who pass it on.
                 start_new_session=True,
             )
 
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     @property
     def code(self) -> int | None:
+        """The exit code; None while the process runs."""
         return self.process.poll()
 
+    def wait_for_port(self, name: str, host: str, port: int, seconds: float) -> None:
+        """Return when the process accepts connections. Raise `BadValue` if it fails."""
+        deadline = time.monotonic() + seconds
+        while not network.listens(host, port):
+            if self.code is not None or time.monotonic() > deadline:
+                self.stop()
+                raise BadValue(f"{name} did not start: {self.last_lines()}")
+            time.sleep(0.1)
+
+    def finish(self, seconds: float) -> int | None:
+        """The exit code, after at most `seconds`; a process that takes longer ends."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.stop()
+        return self.code
+
     def stop(self, patience: float = PATIENCE) -> None:
-        """End it and all of its group; they may not outlive us."""
+        """End the process and its whole group, by force after `patience` seconds."""
         if self.code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,26 +133,29 @@ class Process:
         while self.group_lives() and time.monotonic() < deadline:
             time.sleep(0.1)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
     def group_lives(self) -> bool:
+        """Whether any process of the group runs; signal 0 only asks."""
         try:
-            os.killpg(self.process.pid, 0)
+            os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
         return True
 
-    def words(self) -> str:
+    def output(self) -> str:
+        """The whole log file."""
         return self.log.read_text(errors="replace")
 
-    def last_words(self, lines: int = 3) -> str:
-        text = self.words().strip().splitlines()
-        return " / ".join(line.strip() for line in text[-lines:])
+    def last_lines(self, count: int = 3) -> str:
+        """The end of the log file, on one line: usually why the process ended."""
+        lines = self.output().strip().splitlines()
+        return " / ".join(line.strip() for line in lines[-count:])
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is there and not only waiting to be counted as dead."""
+    """Whether a process runs. One that is dead but not yet reaped does not."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -120,14 +163,18 @@ def lives(pid: int) -> bool:
     except PermissionError:
         return True
     try:
+        # After the name in parentheses, which may hold anything, comes the state.
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return True
     return state not in ("Z", "X")
 
 
-def named(pid: int, word: str) -> bool:
-    """Whether a process that is there has a word in its command line."""
+def runs_program(pid: int, word: str) -> bool:
+    """Whether a process runs with `word` in its command line.
+
+    Process ids are used again, so check this before killing one that a file names.
+    """
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

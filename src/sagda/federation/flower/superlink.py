@@ -1,21 +1,29 @@
-"""`sagda serve`: a SuperLink and a run on it, watched and started again as needed."""
+"""`sagda serve`: Flower's SuperLink and the run on it, watched and restarted.
+
+Three processes serve a run: the SuperLink, nginx in front of it, and the ServerApp's
+process, which the SuperLink starts and `apps` defines. All their state is in the run
+folder, so any of them can be killed and started again at any time.
+
+What the run computes is not known here: see `sagda.federation.server`. What nginx lets
+in is in `nginx`.
+"""
 
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
 from sagda import durable, network
 from sagda.check import BadValue
-from sagda.federation.flower import processes
 from sagda.federation.flower.app_config import APP, FOLDER, MODEL, REGISTER
 from sagda.federation.flower.nginx import Proxy
+from sagda.federation.flower.processes import Process, lives, program, runs_program
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.results import RESET, SERVER
 from sagda.federation.server.status import FILE, read_status
@@ -23,224 +31,264 @@ from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import PUBLIC, Register
 from sagda.models import user_code
 
-ENROLLED = "enrolled.json"  # the fingerprints that the SuperLink has
-LATER = 10.0  # seconds until what went wrong there is tried again
-OFTEN = 1.0  # seconds between looks at keys and at the door
-BEGIN = 60.0  # seconds for the server's process to say that it is there
-AGAIN = 5  # starts without progress after which it is given up
+ENROLLED = "enrolled.json"  # fingerprints of the keys that the SuperLink has
+CONNECTION = "here"  # Flower's name for our SuperLink, in its own configuration
+UPKEEP = 1.0  # seconds between updates of keys and of the audit log
+TROUBLE = 10.0  # seconds more after an update that failed
+START = 60.0  # seconds for a process of Flower to start
+MAX_STARTS = 5  # of the ServerApp without a new round, after which the run fails
 
 
 class SuperLinkProcess:
-    """The processes of a server, in a run's folder.
+    """A running SuperLink with its database in the run folder, and commands to it.
 
     Args:
-        folder: the run's.
+        folder: the run folder.
         host: the address to listen on.
-        port: and the port.
-        keys: the coordinator's; None: neither TLS nor signatures, on loopback only.
-        reset: set all variates back first.
-        proxied: put nginx before the SuperLink, which then has a port of its own.
+        port: the port to listen on.
+        keys: the coordinator's keys. None: neither TLS nor node authentication.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        host: str,
-        port: int,
-        keys: Keys | None,
-        *,
-        reset: bool = False,
-        proxied: bool = False,
-    ):
-        self.folder, self.home = folder, folder / SERVER / "flower"
-        self.keys, self.reset = keys, reset
-        self.host = "127.0.0.1" if proxied else host
-        self.port = network.free_port() if proxied else port
-        self.audit = Audit(folder / SERVER)
-        self.proxy: Proxy | None = None
-        if proxied and keys is not None:
-            place = durable.private(folder / SERVER) / "proxy"
-            self.proxy = Proxy(place, host, port, keys, self.port)
-        self.register = None if keys is None else Register(keys.sites)
-        self.link: processes.Process | None = None
-        self.starts = 0  # without a round committed in between
-        self.since = 0.0  # when the run was handed in
-        self.pid: int | None = None  # of the server's process, once it has said so
-        self.looked = 0.0
-
-    def start_link(self) -> None:
-        """The SuperLink; its database is in the folder."""
-        network.check_port("--port", self.host, self.port)
-        command = [processes.program("flower-superlink")]
-        environment = {FOLDER: str(self.folder.resolve())}
-        for name, path in user_code.OWN.items():
-            environment[MODEL] = f"{path}:{name.rpartition(':')[2]}"
-        secure = "insecure = true"
-        if self.keys is None:
-            command.append("--insecure")
+    def __init__(self, folder: Path, host: str, port: int, keys: Keys | None):
+        self.folder, self.host, self.port, self.keys = folder, host, port, keys
+        self.home = durable.private(folder / SERVER / "flower")
+        # Flower's commands find the SuperLink through this file.
+        address: dict[str, Any] = {"address": f"{host}:{port}"}
+        if keys is None:
+            address["insecure"] = True
         else:
-            ca, certificate, key = (
-                str(path.resolve())
-                for path in (self.keys.ca, self.keys.certificate, self.keys.key)
-            )
-            command += ["--ssl-ca-certfile", ca, "--ssl-certfile", certificate]
-            command += ["--ssl-keyfile", key, "--enable-supernode-auth"]
-            environment[REGISTER] = str(self.keys.sites.resolve())
-            secure = f'root-certificates = "{ca}"'
+            address["root-certificates"] = str(keys.ca.resolve())
+        superlink = {"default": CONNECTION, CONNECTION: address}
+        durable.write(self.home / "config.toml", tomli_w.dumps({"superlink": superlink}))
+        self.process = self.started()
+
+    def started(self) -> Process:
+        """The SuperLink's process, once it accepts connections."""
+        network.check_port("--port", self.host, self.port)
+        command = [program("flower-superlink")]
         command += ["--host", self.host, "--port", str(self.port)]
         command += ["--database", str(self.home / "superlink.db")]
         command += ["--disable-runtime-dependency-installation"]
-        durable.private(self.home)
-        durable.write(
-            self.home / "config.toml",
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = '
-            f'"{self.host}:{self.port}"\n{secure}\n',
-        )
+        environment = {FOLDER: str(self.folder.resolve())}
+        for name, path in user_code.OWN.items():
+            environment[MODEL] = f"{path}:{name.rpartition(':')[2]}"
+        if self.keys is None:
+            command += ["--insecure"]
+        else:
+            command += ["--ssl-ca-certfile", str(self.keys.ca.resolve())]
+            command += ["--ssl-certfile", str(self.keys.certificate.resolve())]
+            command += ["--ssl-keyfile", str(self.keys.key.resolve())]
+            command += ["--enable-supernode-auth"]
+            environment[REGISTER] = str(self.keys.sites.resolve())
         log = self.folder / SERVER / "superlink.log"
-        self.link = processes.Process(command, self.home, log, **environment)
-        deadline = time.monotonic() + BEGIN
-        while not network.listens(self.host, self.port):
-            if self.link.code is not None or time.monotonic() > deadline:
-                words = self.link.last_words()
-                self.stop()
-                raise BadValue(f"Flower's SuperLink did not start: {words}")
-            time.sleep(0.1)
+        process = Process(command, self.home, log, **environment)
+        process.wait_for_port("Flower's SuperLink", self.host, self.port, START)
+        return process
 
-    def flower(self, *arguments: str) -> processes.Process:
-        """One of Flower's commands to the SuperLink, done; its log holds the answer."""
+    def restart(self) -> None:
+        self.process = self.started()
+
+    def flwr(self, *arguments: str) -> Process:
+        """A finished `flwr` command; its output is the answer."""
         log = self.folder / SERVER / "flwr.log"
         log.unlink(missing_ok=True)
-        run = processes.Process([processes.program("flwr"), *arguments], self.home, log)
-        try:
-            run.process.wait(BEGIN)
-        except subprocess.TimeoutExpired:
-            run.stop()
-        return run
+        process = Process([program("flwr"), *arguments], self.home, log)
+        process.finish(START)
+        return process
 
     def enrol(self) -> None:
-        """Tell the SuperLink of new keys.
+        """Register the keys of newly admitted sites with the SuperLink.
 
-        It never takes a key again that it was told to forget, so it keeps those of
-        removed sites; nginx and the register are what keeps them out.
+        Keys of removed sites stay there: the SuperLink never takes a key again that it
+        was told to forget, and a removed site may be admitted again. nginx and the
+        server's register keep removed sites out.
         """
-        if self.register is None:
+        if self.keys is None:
             return
-        assert self.keys is not None
         path = self.home / ENROLLED
-        known: list[str] = json.loads(path.read_text()) if path.exists() else []
-        for entry in self.register.now().values():
-            if entry.fingerprint not in known:
+        enrolled: list[str] = json.loads(path.read_text()) if path.exists() else []
+        for entry in Register(self.keys.sites).now().values():
+            if entry.fingerprint not in enrolled:
                 file = str((self.keys.sites / f"{entry.name}{PUBLIC}").resolve())
-                form = ("here", "--format", "json")
-                check_taken(self.flower("supernode", "register", file, *form).words())
-                known.append(entry.fingerprint)
-                durable.write(path, json.dumps(known))
+                options = (CONNECTION, "--format", "json")
+                check_enrolled(self.flwr("supernode", "register", file, *options))
+                enrolled.append(entry.fingerprint)
+                durable.write(path, json.dumps(enrolled))
 
-    def hand_in(self) -> None:
-        """Start the run; what the folder holds goes on."""
-        app = self.home / "app"
-        durable.write(durable.private(app) / "pyproject.toml", tomli_w.dumps(APP))
-        if self.pid is not None and processes.lives(self.pid):
-            os.kill(self.pid, signal.SIGKILL)  # cut off from its SuperLink
-        (self.folder / SERVER / FILE).unlink(missing_ok=True)
-        self.pid, self.since = None, time.monotonic()
-        self.starts += 1
-        done = self.flower("run", str(app), "here")
-        if done.code:
-            raise BadValue(f"Flower did not take the run: {done.last_words()}")
-
-    def start(self) -> None:
-        self.start_link()
-        self.enrol()
-        if self.proxy is not None:
-            self.proxy.look()
-        self.hand_in()
-
-    def look(self) -> dict[str, Any]:
-        """The server's status; starts again what has died."""
-        status = read_status(self.folder / SERVER)
-        if status.get("state") in ("done", "failed"):
-            return status
-        if status:
-            self.pid = status["pid"]
-        if self.link is None or self.link.code is not None:
-            self.stop()
-            self.start()
-        elif not self.process_lives():
-            self.hand_in()
-        if time.monotonic() - self.looked > OFTEN:
-            self.looked = time.monotonic()
-            try:
-                self.enrol()
-                self.watch()
-            except BadValue as trouble:  # tried again; the run need not end for it
-                self.audit.write("trouble", text=str(trouble))
-                self.looked += LATER
-        return status
-
-    def watch(self) -> None:
-        """The door: whom it turned away goes into the audit log."""
-        if self.proxy is not None:
-            self.proxy.look()
-            for peer, code, text in self.proxy.refusals():
-                self.audit.write("refused", name=peer, code=code, text=text, at="proxy")
-
-    def process_lives(self) -> bool:
-        """The server's own process; it has a while to say that it is there."""
-        if self.pid is None:
-            return time.monotonic() - self.since < BEGIN
-        return processes.lives(self.pid)
+    def run_app(self) -> None:
+        """Hand in sagda's app. Its ServerApp resumes the run in the folder."""
+        app = durable.private(self.home / "app")
+        durable.write(app / "pyproject.toml", tomli_w.dumps(APP))
+        command = self.flwr("run", str(app), CONNECTION)
+        if command.code:
+            raise BadValue(f"Flower did not take the run: {command.last_lines()}")
 
     def stop(self) -> None:
-        if self.proxy is not None:
-            self.proxy.stop()
-        if self.link is not None:
-            self.link.stop()
-        # The server's own process outlives its SuperLink, and would keep the folder.
-        pid = read_status(self.folder / SERVER).get("pid")
-        if pid is not None and processes.named(pid, "flwr-serverapp"):
-            os.kill(pid, signal.SIGKILL)
+        self.process.stop()
 
 
-def check_taken(words: str) -> None:
-    """A sentence unless Flower has a key, from now on or already."""
+def check_enrolled(command: Process) -> None:
+    """Raise `BadValue` unless the SuperLink has the key, now or from before."""
+    text = command.output()
     try:
-        told = json.loads(words[words.index("{") : words.rindex("}") + 1])
-        reason = "" if told["success"] else str(told["error-message"])
+        # Flower can write other lines before and after its answer.
+        answer = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        reason = "" if answer["success"] else str(answer["error-message"])
     except (ValueError, KeyError, TypeError):
-        reason = words[-200:]
+        reason = text[-200:]
     if reason and "already in use" not in reason:
         raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
 
 
+@dataclass
+class AppStart:
+    """The ServerApp as it was started last."""
+
+    since: float  # of the monotonic clock
+    pid: int | None = None  # once its process has written it into the status
+
+    def is_alive(self) -> bool:
+        """Whether its process runs, or still has time to start."""
+        if self.pid is None:
+            return time.monotonic() - self.since < START
+        return lives(self.pid)
+
+
+class ServeEnd(NamedTuple):
+    """How a run ended."""
+
+    code: int  # an exit code of `sagda serve`
+    sentence: str = ""  # why, unless the code is 0
+
+
+class ServerSupervisor:
+    """Keeps the SuperLink, nginx and the ServerApp of a run alive.
+
+    Its constructor starts the ServerApp. Whoever started the other two stops them.
+
+    Args:
+        link: the SuperLink.
+        proxy: nginx in front of it, if there is one.
+    """
+
+    def __init__(self, link: SuperLinkProcess, proxy: Proxy | None):
+        self.link, self.proxy = link, proxy
+        self.folder = link.folder / SERVER
+        self.audit = Audit(self.folder)
+        self.updated = 0.0  # when keys and audit log were updated last
+        self.app = self.started_app()
+        self.starts = 1  # of the ServerApp since the last new round
+
+    def started_app(self) -> AppStart:
+        # The old status must not be taken for the new process's.
+        (self.folder / FILE).unlink(missing_ok=True)
+        app = AppStart(since=time.monotonic())
+        self.link.run_app()
+        return app
+
+    def check(self) -> dict[str, Any]:
+        """The run's status, after a restart of what has died."""
+        status = read_status(self.folder)
+        if status.get("state") in ("done", "failed"):
+            return status
+        if status:
+            self.app.pid = status["pid"]
+        link_died = self.link.process.code is not None
+        if link_died or not self.app.is_alive():
+            # A ServerApp without its SuperLink cannot reach anyone. It must be gone
+            # before the next one starts, because it locks the folder.
+            if self.app.pid is not None and lives(self.app.pid):
+                os.kill(self.app.pid, signal.SIGKILL)
+            if link_died:
+                self.link.stop()  # its helpers may still run
+                self.link.restart()
+                self.link.enrol()
+            self.app = self.started_app()
+            self.starts += 1
+        if time.monotonic() - self.updated > UPKEEP:
+            self.updated = time.monotonic()
+            try:
+                self.link.enrol()
+                self.update_proxy()
+            except BadValue as trouble:
+                # Tried again later. A run does not end because a key was not taken.
+                self.audit.write("trouble", text=str(trouble))
+                self.updated += TROUBLE
+        return status
+
+    def update_proxy(self) -> None:
+        """Keep nginx running, and copy whom it turned away into the audit log."""
+        if self.proxy is None:
+            return
+        self.proxy.update()
+        for peer, code, text in self.proxy.refusals():
+            self.audit.write("refused", name=peer, code=code, text=text, at="proxy")
+
+    def watch(
+        self, show: Callable[[dict[str, Any]], None], stop: Callable[[], bool]
+    ) -> ServeEnd | None:
+        """Check four times a second until the run ends. None if `stop` said so before.
+
+        `show` is called with each status.
+        """
+        last = -1
+        while not stop():
+            status = self.check()
+            show(status)
+            if status.get("state") in ("done", "failed"):
+                return ServeEnd(status["code"], status["sentence"])
+            if status.get("round", -1) > last:
+                last, self.starts = status["round"], 1
+            if self.starts > MAX_STARTS:
+                log = self.folder / "superlink.log"
+                return ServeEnd(
+                    1, f"the server's process ended {MAX_STARTS} times; see {log}."
+                )
+            time.sleep(0.25)
+        return None
+
+
 def serve(
-    server: SuperLinkProcess,
+    folder: Path,
+    host: str,
+    port: int,
+    keys: Keys | None,
+    *,
+    proxied: bool,
+    reset: bool,
     show: Callable[[dict[str, Any]], None],
     stop: Callable[[], bool],
-) -> dict[str, Any]:
-    """Until the run is over or someone wants to stop; the last status."""
-    durable.private(server.folder / SERVER)
-    with durable.lock(server.folder):
-        if server.reset:
-            (server.folder / SERVER / RESET).touch()
+) -> ServeEnd | None:
+    """Serve the run in `folder` to its end. None if `stop` said so before.
+
+    Args:
+        folder: the run folder, with its configuration.
+        host: the address to listen on.
+        port: the port to listen on.
+        keys: the coordinator's keys. None: neither TLS nor signatures.
+        proxied: put nginx in front of the SuperLink, which then listens on a free port
+            of the loopback interface. Needs keys.
+        reset: set all control variates back to zero first.
+        show: called with the run's status four times a second.
+        stop: asked as often whether to stop.
+    """
+    home = durable.private(folder / SERVER)
+    with durable.lock(folder):
+        if reset:
+            (home / RESET).touch()
+        inside = ("127.0.0.1", network.free_port()) if proxied else (host, port)
+        link = SuperLinkProcess(folder, *inside, keys)
+        proxy = None
         try:
-            server.start()
-            last = -1
-            while not stop():
-                status = server.look()
-                show(status)
-                if status.get("state") in ("done", "failed"):
-                    return status
-                if status.get("round", -1) > last:
-                    last, server.starts = status["round"], 1
-                if server.starts > AGAIN:
-                    return {
-                        "state": "failed",
-                        "code": 1,
-                        "sentence": f"the server's process ended {AGAIN} times; see "
-                        f"{server.folder / SERVER / 'superlink.log'}.",
-                    }
-                time.sleep(0.25)
-            return {"state": "stopped"}
+            link.enrol()
+            if proxied and keys is not None:
+                proxy = Proxy(home / "proxy", host, port, keys, link.port)
+            return ServerSupervisor(link, proxy).watch(show, stop)
         finally:
-            server.stop()
+            if proxy is not None:
+                proxy.stop()
+            link.stop()
+            # The ServerApp's process outlives its SuperLink, and locks the folder.
+            pid = read_status(home).get("pid")
+            if pid is not None and runs_program(pid, "flwr-serverapp"):
+                os.kill(pid, signal.SIGKILL)
