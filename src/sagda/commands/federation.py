@@ -70,20 +70,26 @@ def serve(
     folder = out or Path("runs") / config.stem
     check_port("--port", host, port)
     claim(folder, config)
-    server = serving.SuperLinkProcess(
-        folder, host, port, held, reset=reset, proxied=proxied
-    )
     interrupt = Interrupt()
     with interrupt, FederationDisplay(quiet=json) as board:
         how = "plaintext" if held is None else "nginx" if proxied else "TLS"
         logs = folder / "server"
         board.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
-        status = serving.serve(server, board, interrupt)
-    if status["state"] == "stopped":
+        end = serving.serve(
+            folder,
+            host,
+            port,
+            held,
+            proxied=proxied,
+            reset=reset,
+            show=board,
+            stop=interrupt,
+        )
+    if end is None:
         print(f"stopped; go on with the same command ({folder})", file=sys.stderr)
         return 128 + interrupt.number
-    if status["code"]:
-        return failed(status["code"], status["sentence"], json)
+    if end.code:
+        return failed(end.code, end.sentence, json)
     results(folder, page_of(folder), json)
     return 0
 
@@ -183,26 +189,26 @@ def join(
     interrupt = Interrupt()
     try:
         with interrupt:
-            words = joining.join(
+            farewell = joining.join(
                 desk,
                 server,
                 ca,
                 leave=leave,
                 patience=patience,
                 stop=interrupt,
-                tell=tell,
+                say=tell,
             )
     except joining.Gone as gone:
         return failed(NOBODY, f"{gone}; what this site keeps is in {desk.state}.", json)
-    if not words:
+    if farewell is None:
         tell(f"stopped; the same command goes on ({desk.state})")
         return 128 + interrupt.number
-    words |= {"model": str(desk.state / MODEL)}
+    model_file = str(desk.state / MODEL)
     if json:
-        print(json_module.dumps(words))
+        print(json_module.dumps(farewell._asdict() | {"model": model_file}))
     else:
-        over = "has left" if words["reason"] == "left" else "is done"
-        print(f"{desk.name} {over} after {words['round']} rounds: {words['model']}")
+        over = "has left" if farewell.reason == "left" else "is done"
+        print(f"{desk.name} {over} after {farewell.round} rounds: {model_file}")
     return 0
 
 
@@ -255,12 +261,12 @@ def federation_demo(
     interrupt = Interrupt()
     with interrupt, FederationDisplay(quiet=json) as board:
         board.say(f"starting a server and {sites} sites; logs are in {folder}")
-        code, words = demos.demo(folder.resolve(), files, board, interrupt)
+        end = demos.demo(folder.resolve(), files, board, interrupt)
     if interrupt():
         print(f"stopped; what was done is in {folder}", file=sys.stderr)
         return 128 + interrupt.number
-    if code:
-        return failed(code, words.removeprefix("sagda: "), json)
+    if end.code:
+        return failed(end.code, end.sentence.removeprefix("sagda: "), json)
     results(folder, page_of(folder), json)
     if not json:
         return verify(folder)

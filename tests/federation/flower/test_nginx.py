@@ -1,6 +1,7 @@
 """What stands open to a network: a real SuperLink behind a real nginx, and no run."""
 
 import base64
+import contextlib
 import datetime
 import os
 import shutil
@@ -9,12 +10,13 @@ import socket
 import ssl
 import subprocess
 import time
+from typing import NamedTuple
 
 import pytest
 
 from sagda import network
 from sagda.check import BadValue
-from sagda.federation.flower import nginx as proxy
+from sagda.federation.flower import nginx
 from sagda.federation.trust import site_keys as identity
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -30,6 +32,14 @@ if NGINX is None and os.environ.get("SAGDA_NEED_NGINX"):
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="needs nginx: apt install nginx")
 
 
+class Server(NamedTuple):
+    """A SuperLink behind nginx, without a run."""
+
+    link: SuperLinkProcess
+    proxy: nginx.Proxy
+    keys: Keys
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("door")
@@ -37,17 +47,14 @@ def server(tmp_path_factory):
     keys.init([], 30)
     _, public = identity.make_site(folder, "site-0", 30)
     keys.admit(public, False)
-    found = SuperLinkProcess(
-        folder / "run", "127.0.0.1", network.free_port(), keys, proxied=True
-    )
-    try:
-        found.start_link()
-        found.enrol()
-        assert found.proxy is not None
-        found.proxy.look()
-        yield found
-    finally:
-        found.stop()
+    with contextlib.ExitStack() as stack:
+        inside, outside = network.free_port(), network.free_port()
+        link = SuperLinkProcess(folder / "run", "127.0.0.1", inside, keys)
+        stack.callback(link.stop)
+        link.enrol()
+        proxy = nginx.Proxy(folder / "proxy", "127.0.0.1", outside, keys, inside)
+        stack.callback(proxy.stop)
+        yield Server(link, proxy, keys)
 
 
 def ask(server, path, headers=None, body=b"", length=None, method="POST"):
@@ -118,7 +125,7 @@ def test_an_admitted_key_comes_through_and_no_other(server):
 )
 def test_other_doors_are_closed(path, server):
     assert ask(server, path, signed(server)) == 403
-    server.proxy.told.clear()
+    server.proxy.reported.clear()
     named(server, {"path"})
 
 
@@ -157,12 +164,12 @@ def test_strangers_may_try_once_a_second(server):
 def test_a_removed_key_is_out_at_once_and_may_come_back(server):
     public = server.keys.folder.parent / "site-0.pub"
     server.keys.remove("site-0")
-    server.proxy.look()
+    server.proxy.update()
     asked = lambda: ask(server, ACTIVATE, signed(server), activation(server))
     until(lambda: asked() in (401, 429))
     server.keys.admit(public, False)
-    server.enrol()
-    server.proxy.look()
+    server.link.enrol()
+    server.proxy.update()
     until(lambda: asked() in KNOWN)
 
 
@@ -193,19 +200,19 @@ def test_the_configuration_is_good_nginx(server):
 def test_without_nginx_the_package_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     with pytest.raises(BadValue, match="apt install nginx"):
-        proxy.program()
+        nginx.program()
 
 
 def test_a_path_that_nginx_cannot_read_is_named(tmp_path):
-    with pytest.raises(BadValue, match="characters that nginx's files cannot"):
-        proxy.plain(tmp_path / "a; b {")
+    with pytest.raises(BadValue, match="characters that nginx's configuration cannot"):
+        nginx.plain(tmp_path / "a; b {")
 
 
 @needs_nginx
 def test_an_nginx_that_was_killed_is_started_again(server):
-    server.proxy.look()
-    os.kill(server.proxy.process.process.pid, signal.SIGKILL)
+    server.proxy.update()
+    os.kill(server.proxy.process.pid, signal.SIGKILL)
     until(lambda: server.proxy.process.code is not None)
-    server.proxy.look()
+    server.proxy.update()
     asked = lambda: ask(server, ACTIVATE, signed(server), activation(server))
     until(lambda: asked() in KNOWN)

@@ -34,7 +34,9 @@ def need_flower() -> None:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        raise BadValue("federations need Flower: pip install 'sagda[flower]'.") from None
+        raise BadValue(
+            "federations need Flower: pip install 'sagda[flower]'."
+        ) from None
     # `guards` replaces private parts of Flower, which other versions may not have.
     if version.split(".")[:2] != FLOWER_VERSION.split("."):
         raise BadValue(

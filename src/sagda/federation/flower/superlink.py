@@ -52,14 +52,7 @@ class SuperLinkProcess:
     def __init__(self, folder: Path, host: str, port: int, keys: Keys | None):
         self.folder, self.host, self.port, self.keys = folder, host, port, keys
         self.home = durable.private(folder / SERVER / "flower")
-        # Flower's commands find the SuperLink through this file.
-        address: dict[str, Any] = {"address": f"{host}:{port}"}
-        if keys is None:
-            address["insecure"] = True
-        else:
-            address["root-certificates"] = str(keys.ca.resolve())
-        superlink = {"default": CONNECTION, CONNECTION: address}
-        durable.write(self.home / "config.toml", tomli_w.dumps({"superlink": superlink}))
+        write_connection(self.home, f"{host}:{port}", keys and keys.ca)
         self.process = self.started()
 
     def started(self) -> Process:
@@ -125,6 +118,13 @@ class SuperLinkProcess:
 
     def stop(self) -> None:
         self.process.stop()
+
+
+def write_connection(home: Path, address: str, ca: Path | None) -> None:
+    """Tell Flower's commands in `home` about a SuperLink, as `CONNECTION`."""
+    security = {"root-certificates": str(ca.resolve())} if ca else {"insecure": True}
+    superlink = {"default": CONNECTION, CONNECTION: {"address": address} | security}
+    durable.write(home / "config.toml", tomli_w.dumps({"superlink": superlink}))
 
 
 def check_enrolled(command: Process) -> None:
