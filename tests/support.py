@@ -141,3 +141,45 @@ def lead(folder, grid, register=None, config=None) -> Path:
     connect = lambda timeout, notify: GridSites(grid, timeout, register, notify)
     run_federation(folder, connect, name="run1", config=config)
     return folder
+
+
+def simulated(clients, name, rounds) -> Run:
+    """The simulation that a federated run of `config_of` must agree with."""
+    from sagda.runs.config import Config
+    from sagda.runs.experiment import method_of
+
+    method = method_of(Config(local_lr=0.05, local_steps=3), name)
+    return sagda.simulate(
+        method, sagda.AUC.of(clients), clients, rounds=rounds, cohort=3, batch_size=2,
+        seeds=4, float64=True, layout="batched/1",
+    )  # fmt: skip
+
+
+def spoiling(grid, node, times, change):
+    """Let `change(message, reply)` make a node's first training replies, `times` often.
+
+    Returns the grid.
+    """
+    left = [times]
+
+    def spoil(at, message, reply):
+        training = message.metadata.message_type.startswith("train")
+        if at != node or not training or not left[0]:
+            return reply
+        left[0] -= 1
+        return change(message, reply)
+
+    grid.spoil = spoil
+    return grid
+
+
+def failed_reply(message, reply):
+    """For `spoiling`: Flower's message about an app that raised."""
+    from flwr.app import Error, Message
+
+    return Message(Error(2, "it raised"), reply_to=message)
+
+
+def lost_reply(message, reply):
+    """For `spoiling`: no answer ever comes."""
+    return None

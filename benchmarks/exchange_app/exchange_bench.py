@@ -1,7 +1,8 @@
-"""Exchanges in turns: a round of sagda, and one of Flower's own that does nothing.
+"""The app of the exchange benchmark: rounds of sagda and empty exchanges, in turns.
 
-An empty exchange sends the same bytes in both directions and is made by Flower's
-`send_and_receive`; its client does not import JAX or sagda.
+An empty exchange sends the same bytes in both directions with Flower's own
+`send_and_receive`. Its client imports neither JAX nor sagda. `benchmarks/exchange.py`
+starts this app and reads the times that it writes.
 """
 
 import json
@@ -20,10 +21,12 @@ client = ClientApp()
 
 @client.query("echo")
 def echo(message: Message, context: Context) -> Message:
+    """The same content back: the client's half of an empty exchange."""
     return Message(message.content, reply_to=message)
 
 
 def ours(message: Message, context: Context) -> Message:
+    """The site's answer, as in `sagda join`."""
     from sagda.federation.flower.apps import handle
 
     return handle(message, context)
@@ -35,6 +38,7 @@ client.query("hello")(ours)
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    """Alternate the two kinds of exchange, and write their times after each turn."""
     from sagda import durable
     from sagda.federation.flower.grid import GridSites
     from sagda.federation.plan import Specs, on_host

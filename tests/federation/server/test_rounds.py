@@ -191,7 +191,7 @@ def nan(parcel):
         (lambda p: [*p.values()], "format"),
     ],
 )
-def test_what_is_not_as_specified_is_refused_and_the_round_goes_on(
+def test_what_is_not_as_specified_is_refused_and_the_round_continues(
     change, code, clients
 ):
     plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
