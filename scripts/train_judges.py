@@ -1,4 +1,4 @@
-"""Train and store the classifiers of `sagda.problems.judge`, on digits and on MNIST.
+"""Train and store the classifiers of `sagda.problems.gan`, on digits and on MNIST.
 
     SAGDA_DATA_DIR=... python scripts/train_judges.py
 

@@ -1,6 +1,7 @@
 """The command line in process: results, files, and one sentence for every mistake."""
 
 import csv
+import dataclasses
 import functools
 import json
 import subprocess
@@ -429,8 +430,10 @@ def configurations(draw):
 def small_data():
     """Data sets read once."""
     patch = pytest.MonkeyPatch()
-    patch.setitem(datasets.DATASETS, "digits", functools.cache(datasets.load_digits))
-    patch.setitem(datasets.DATASETS, "a9a", functools.cache(datasets.load_a9a))
+    for name in ("digits", "a9a"):
+        source = datasets.DATASETS[name]
+        cached = dataclasses.replace(source, load=functools.cache(source.load))
+        patch.setitem(datasets.DATASETS, name, cached)
     yield
     patch.undo()
 

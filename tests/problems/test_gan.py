@@ -10,7 +10,7 @@ import sagda
 from sagda.commands import main as cli
 from sagda.data.federation import Federation, Table
 from sagda.keys import key_of, root_key
-from sagda.problems.judge import DigitClassifier, frechet
+from sagda.problems.gan import DigitClassifier, frechet
 from sagda.report.pictures import sheet
 from sagda.runs.results import read_pictures, read_results
 

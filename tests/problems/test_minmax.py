@@ -630,7 +630,7 @@ MISTAKES = {
     ),
     "other clients": (
         lambda: simulate(sagda.Agnostic(sagda.Linear(3), 4)),
-        "`clients` must be the 3 of the federation, got 4; `Agnostic.of(federation)` "
+        "`clients` must be the 3 of the federation, got 4. `Agnostic.of(federation)` "
         "counts them.",
     ),
     "a diamond": (
@@ -649,8 +649,8 @@ MISTAKES = {
     ),
     "one group": (
         of("Fair", group=1, threshold=100.0),
-        "`group` must name a feature that tells two groups apart, but no rows have "
-        "feature 1 above 100; choose another feature or `threshold`.",
+        "`group` must name a feature that splits the rows into two groups, but no "
+        "rows have feature 1 above 100; choose another feature or `threshold`.",
     ),
     "another criterion": (
         of("Fair", group=0, criterion="parities"),

@@ -300,7 +300,7 @@ CASES = {
     ),
     "too few weights": (
         lambda: simulate(problem=sagda.DRO(features=4, samples=3)),
-        "`samples` must be at least the 5 rows of the largest client, got 3; "
+        "`samples` must be at least the 5 rows of the largest client, got 3. "
         "`DRO.of(federation)` counts them.",
     ),
     "impossible share": (

@@ -169,6 +169,7 @@ def go(
     base.start_jax()
     connect(address)
     from sagda.durable import digest
+    from sagda.problems import PROBLEMS
     from sagda.report.terminal import Interrupt, RunDisplay, results
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.folder import Stopped, execute, folder_config
@@ -178,7 +179,8 @@ def go(
     short = digest(configs.write_toml(config).encode())[:8]
     name = config.algorithms[0] if len(config.algorithms) == 1 else "compare"
     name = f"sweep-{name}" if config.grid else name
-    data = "" if config.problem == "quadratic" else f"-{Path(config.data).stem}"
+    makes_data = PROBLEMS[config.problem].defines("make")
+    data = "" if makes_data else f"-{Path(config.data).stem}"
     folder = out or Path("runs") / f"{config.problem}{data}-{name}-{short}"
     experiment = prepare(config)
     first = is_first()

@@ -3,6 +3,7 @@
 import bz2
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -187,25 +188,63 @@ def from_frame(
     return Dataset("frame", binary(table, positive), encoding=encoding)
 
 
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "a9a": load_a9a,
-    "mnist": load_mnist,
-    "digits": load_digits,
+@dataclass(frozen=True)
+class DataSource:
+    """A data set with a name: its loader, and what a configuration takes by default.
+
+    Args:
+        load: returns the `Dataset`. `sagda.load(name, ...)` takes its keywords. Flags
+            such as `--positive` reach it if it has a keyword of that name.
+        positive: the default positive class, for problems with two classes.
+        classes: the number of classes before labels are made binary.
+        rows: the default number of rows to draw, equally from all classes; None keeps
+            all rows.
+    """
+
+    load: Callable[..., Dataset]
+    positive: str | None = None
+    classes: int = 2
+    rows: int | None = None
+
+
+DATASETS: dict[str, DataSource] = {
+    "a9a": DataSource(load_a9a),
+    "mnist": DataSource(load_mnist, positive="1", classes=10, rows=10_000),
+    "digits": DataSource(load_digits, positive="1", classes=10),
 }
 
 
-def load(name: str | Path, **options) -> Dataset:
-    """The data set of that name, or the file of that path.
+def load(name: str | Path, **options: Any) -> Dataset:
+    """The data set of that name, or the file or folder of that path.
+
+    Args:
+        name: a key of `DATASETS` (`sagda list` shows them), or a path. A pandas or
+            polars frame goes to `sagda.from_frame`.
+        options: what its loader takes. For `digits`: `positive`, the digit to tell from
+            the rest. For `mnist`: `positive`, and `directory` with the IDX files. For
+            `a9a`: nothing. For a file, or a folder with one file per client:
+
+            - `label`: the label column (default "label"),
+            - `client`: the column that says who holds a row,
+            - `positive`: the label of the positive class,
+            - `categorical`: names of numeric columns that are categories,
+            - `features`: the number of features of a LIBSVM file.
 
     Examples:
         >>> load("digits", positive=1).name
         'digits'
     """
+    if not isinstance(name, str | Path):
+        hint = "; use sagda.from_frame(frame)" if hasattr(name, "columns") else ""
+        raise BadKind(
+            "`name` must be the name of a data set or the path of a file, got one of "
+            f"type {type(name).__name__}{hint}."
+        )
     if str(name) in DATASETS:
-        loader = DATASETS[str(name)]
+        loader = DATASETS[str(name)].load
     elif isinstance(name, Path) or Path(name).suffix or Path(name).exists():
         loader = partial(load_file, name)
     else:
-        loader = DATASETS[check.choice("data", name, DATASETS)]
+        loader = DATASETS[check.choice("data", name, DATASETS)].load
     check.keywords(f"data {name}", loader, options)
     return loader(**options)

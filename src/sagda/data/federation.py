@@ -66,6 +66,11 @@ class Federation(NamedTuple):
         return len(self.size)
 
     @property
+    def width(self) -> int:
+        """d, the features of a row."""
+        return self.data.features.shape[1]
+
+    @property
     def owner(self) -> np.ndarray:
         """[rows used], the client of each row; spare rows, without weight, are the
         last one's."""
@@ -105,6 +110,23 @@ class Federation(NamedTuple):
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         digest.update(self.order.astype("<i8").tobytes())
         return digest.hexdigest()[:16]
+
+
+class Facts(NamedTuple):
+    """What problems need to know about the data: four numbers clients can agree on."""
+
+    clients: int  # M
+    width: int  # d, the features of a row
+    rows: int  # of the largest client
+    tau: float  # the share of positives, a mean over clients
+
+    @classmethod
+    def of(cls, data: "Federation | Facts") -> "Facts":
+        """Count them in a federation of labelled rows. Facts are returned unchanged."""
+        if isinstance(data, Facts):
+            return data
+        tau = share_of_positives(data)
+        return cls(data.clients, data.width, int(data.size.max()), tau)
 
 
 def checked_table(table: Table) -> Table:

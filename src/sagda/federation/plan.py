@@ -27,6 +27,7 @@ class Plan(NamedTuple):
     seed: int
     batch_size: int | None
     cohort: int
+    width: int  # features of a row
     float64: bool = False
 
     @property

@@ -10,22 +10,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sagda import check, durable
 from sagda.check import BadValue
 from sagda.data.encoding import Encoding
+from sagda.data.federation import Facts
 from sagda.data.recipe import FeatureMoments, Recipe, Scaling
 from sagda.federation.filters import COORDINATES, FILTERS, least
 from sagda.federation.plan import Plan
 from sagda.federation.protocol.letters import Introduction
-from sagda.models.user_code import OWN, allow, is_own, model_of
-from sagda.problems import PROBLEMS
-from sagda.problems.auc import AUC
+from sagda.models.user_code import OWN, allow, is_own
+from sagda.problems import PROBLEMS, problem_of
 from sagda.problems.base import Problem
-from sagda.problems.dro import DRO
 from sagda.runs import config as configs
 from sagda.runs.config import Config, Count
-from sagda.runs.experiment import method_of, options_of, resolve, treated
+from sagda.runs.experiment import method_of, resolve, treated
 from sagda.runs.model_file import ModelEntry, recipe_of
 
 TABLE = "federation"
-PROBLEMS_HERE = ("auc", "dro")
 # What a simulation decides and sites bring with them.
 BROUGHT = (
     "data", "label", "client_column", "categorical", "positive", "per_class",
@@ -121,16 +119,17 @@ def checked(
             f"{', '.join(config.algorithms)}."
         )
     check.choice("problem", config.problem, PROBLEMS)
-    if config.problem not in PROBLEMS_HERE:
+    kind = PROBLEMS[config.problem]
+    if not kind.federates:
+        able = [name for name, kind in PROBLEMS.items() if kind.federates]
         raise BadValue(
-            f"{where}: `problem` must be one of {', '.join(PROBLEMS_HERE)} in a "
-            f"federation, got {config.problem}."
+            f"{where}: `problem` must be one of {', '.join(able)} in a federation, got "
+            f"{config.problem}."
         )
     config = resolve(config)
     method_of(config, config.algorithms[0])
-    own = config.set.get(config.problem, {})
-    for parameter in own:
-        check.choice(f"set {config.problem}", parameter, options_of(config.problem))
+    for parameter in config.set.get(config.problem, {}):
+        check.choice(f"set {config.problem}", parameter, kind.options())
     if not isinstance(table, dict):
         raise BadValue(f"{where}: `{TABLE}` must be a table.")
     try:
@@ -167,6 +166,7 @@ class Terms(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: Config
+    clients: Count  # sites when the run began
     features: Count
     samples: Count  # rows of the largest site
     tau: Annotated[float, Field(gt=0, lt=1)]  # the sites' mean share of positives
@@ -190,7 +190,12 @@ class Terms(BaseModel):
                 f"{'positive' if tau else 'negative'} ones."
             )
         samples = max(site.rows for site in sites)
-        found: dict[str, Any] = {"features": widths[0], "samples": samples, "tau": tau}
+        found: dict[str, Any] = {
+            "clients": len(sites),
+            "features": widths[0],
+            "samples": samples,
+            "tau": tau,
+        }
         if config.standardise:
             of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
             scaling = Scaling.from_clients(map(of, sites))
@@ -231,15 +236,26 @@ class Terms(BaseModel):
         place = ModelEntry(self.config.algorithms[0], self.config.seed, "")
         model = place._asdict() | {"calibration": calibration}
         recipe = Recipe(encoding, self.scaling or Scaling.none(self.features))
-        return recipe_of(self.config, label, positive, [model], recipe)
+        return recipe_of(
+            self.config,
+            self.facts,
+            label=label,
+            positive=positive,
+            models=[model],
+            recipe=recipe,
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """What problems need to know about the sites' rows."""
+        return Facts(self.clients, self.features, self.samples, self.tau)
 
     @property
     def problem(self) -> Problem:
-        own = self.config.set.get(self.config.problem, {})
-        problem: Problem = DRO(self.features, self.samples, **own)
-        if self.config.problem == "auc":
-            problem = AUC(model_of(self.config.model, self.features), self.tau)
-        return treated(problem, self.config)
+        config = self.config
+        options = config.set.get(config.problem, {})
+        problem = problem_of(config.problem, self.facts, config.model, options)
+        return treated(problem, config)
 
     def plan(self, run: str) -> Plan:
         config, problem = self.config, self.problem
@@ -255,6 +271,7 @@ class Terms(BaseModel):
             seed=config.seed,
             batch_size=None if config.batch_size == "all" else config.batch_size,
             cohort=config.cohort or 2**31 - 1,
+            width=self.features,
             float64=config.float64,
         )
 
@@ -262,6 +279,7 @@ class Terms(BaseModel):
         """Why a site cannot take part, if so."""
         if site.features != self.features:
             return f"has {site.features} features, the others {self.features}"
-        if self.config.problem == "dro" and site.rows > self.samples:
-            return f"has {site.rows} rows, the run was settled for {self.samples}"
+        most = self.problem.most_rows
+        if most is not None and site.rows > most:
+            return f"has {site.rows} rows, the run was settled for {most}"
         return None

@@ -1,4 +1,8 @@
-"""Logistic loss under the worst perturbation of each class within a norm ball."""
+"""Adversarial training: each class moves by its worst perturbation in a norm ball.
+
+The perturbation here is one per class, not one per row. For a linear model the two are
+the same problem.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,34 +13,37 @@ import jax.numpy as jnp
 from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
-from sagda.data.federation import Federation, share_of_positives
+from sagda.data.federation import Facts, Federation
 from sagda.keys import Key
+from sagda.models import as_model
 from sagda.models.networks import Linear
-from sagda.problems.logistic import Logistic, scorer_for
+from sagda.problems.logistic import Logistic
 from sagda.problems.losses import softplus
 from sagda.problems.sets import Ball, ConvexSet
 
 
 @dataclass(frozen=True)
 class Adversarial(Logistic):
-    """x scores rows; y is added to them: y_+ to the positive, y_- to the negative ones.
+    """A classifier that resists small perturbations of its input.
+
+    x scores rows. y is added to them: y_+ to the positive and y_- to the negative rows.
 
     Per row (a, b):  log(1 + exp(-b h(a + y_b))),  y_+ and y_- each in the ball.
 
-    A linear model's loss falls in b <y_b, x>, for every row of a class alike. So one
-    perturbation is the worst for all of them, y_b = -b r x / ||x|| (or the signs of x
-    in the inf norm), and Phi(x) = mean log(1 + exp(-b <a, x> + r ||x||_dual)) is just
-    adversarial training with a perturbation of its own for every row. f is convex in y,
-    not concave, but has no stationary point that is not this maximum.
+    Linear model: the loss decreases in b <y_b, x> for every row of a class. So one
+    perturbation is the worst for all of them: y_b = -b r x / ||x||, or -b r sign(x) in
+    the inf norm. Phi(x) = mean log(1 + exp(-b <a, x> + r ||x||_dual)) then equals
+    adversarial training with one perturbation per row. f is convex in y, not concave,
+    but its only stationary point is this maximum.
 
-    For other models y is a universal perturbation of each class. The maximum is solved
-    from the current y, and f is concave in no sense: a small `inner_residual` means a
-    stationary point, and `phi` is what it reaches, a lower bound of the maximum.
+    Other models: y is a universal perturbation of each class. The maximum is solved
+    for, starting from the current y. f is not concave, so a small `inner_residual`
+    means a stationary point, and `phi` is a lower bound of the maximum.
 
     Args:
         model: h_x; see `sagda.models`.
         features: d; y has shape [2, d], the positives' row first.
-        ball: where each row of y lies.
+        ball: the set of each row of y.
     """
 
     features: int
@@ -54,17 +61,22 @@ class Adversarial(Logistic):
     @classmethod
     def of(
         cls,
-        federation: Federation,
+        data: Federation | Facts,
         model: Any = None,
         *,
         radius: float = 0.1,
         norm: Any = 2,
     ) -> "Adversarial":
-        """The problem on this data: a linear scorer, perturbations up to `radius`."""
-        share_of_positives(federation)
-        model = scorer_for(federation, model)
-        ball = Ball(radius, norm, rows=True)
-        return cls(model, federation.data.features.shape[1], ball)
+        """The problem for this data, with a linear model by default.
+
+        Args:
+            data: the federation, or facts about it.
+            model: see `sagda.models`.
+            radius: the largest norm of a perturbation.
+            norm: 2 or "inf".
+        """
+        width = Facts.of(data).width
+        return cls(as_model(model, width), width, Ball(radius, norm, rows=True))
 
     def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
         return None, self.ball
@@ -78,11 +90,11 @@ class Adversarial(Logistic):
         return softplus(-batch.label * self.model.apply(z.x, moved))
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array | None:
-        """-r and +r times x / ||x||, or the signs of x; None but for linear models."""
+        """-r and +r times x / ||x||, or sign(x); None unless the model is linear."""
         if not isinstance(self.model, Linear):
             return None
         length = jnp.sqrt((x**2).sum())
-        along = jnp.sign(x)
+        direction = jnp.sign(x)
         if self.ball.norm == 2:
-            along = x / jnp.where(length > 0, length, 1)
-        return self.ball.radius * jnp.stack([-along, along])
+            direction = x / jnp.where(length > 0, length, 1)
+        return self.ball.radius * jnp.stack([-direction, direction])

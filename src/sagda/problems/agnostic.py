@@ -1,4 +1,8 @@
-"""Agnostic federated learning: the worst mixture of clients (Mohri et al. 2019)."""
+"""Agnostic federated learning: the worst mixture of clients (Mohri et al. 2019).
+
+y has one entry per client, so the number of clients is part of the problem. That is
+why it runs in the simulator and not in federations, whose sites come and go.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,29 +14,32 @@ import numpy as np
 from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
-from sagda.data.federation import Federation, share_of_positives
+from sagda.data.federation import Facts, Federation
 from sagda.keys import Key
-from sagda.problems.logistic import Logistic, scorer_for
+from sagda.models import as_model
+from sagda.problems.logistic import Logistic
 from sagda.problems.losses import summed
 from sagda.problems.sets import ConvexSet, Simplex
 
 
 @dataclass(frozen=True)
 class Agnostic(Logistic):
-    """x scores rows, y weighs the M clients: a model that is good for any mixture.
+    """A classifier that is good for every client, also for the worst one.
+
+    x scores rows and y weighs the M clients.
 
     f(x, y) = sum_i y_i l_i(x) - penalty/2 ||y - 1/M||^2, y in the simplex, where l_i is
     client i's mean logistic loss. Per row of client i, whose mean is f_i:
 
     M y_i l - penalty/2 ||y - 1/M||^2
 
-    y* is the projection of 1/M + l/penalty, and without a penalty the worst client
-    alone: Phi(x) is then its loss, and has kinks where two clients are equally bad.
+    y* is the projection of 1/M + l/penalty onto the simplex. Without a penalty, y* is
+    the worst client alone: Phi(x) is its loss, with kinks where two clients are equal.
 
     Args:
         model: h_x; see `sagda.models`.
         clients: M, the entries of y.
-        penalty: pulls the mixture towards even weights; the modulus of concavity.
+        penalty: pulls the mixture towards even weights. It is the modulus of concavity.
     """
 
     clients: int
@@ -46,21 +53,27 @@ class Agnostic(Logistic):
     @classmethod
     def of(
         cls,
-        federation: Federation,
+        data: Federation | Facts,
         model: Any = None,
         *,
         penalty: float = 1.0,
     ) -> "Agnostic":
-        """The problem on this data: a linear scorer, one weight a client."""
-        share_of_positives(federation)
-        return cls(scorer_for(federation, model), federation.clients, penalty)
+        """The problem for this data, with a linear model by default.
+
+        Args:
+            data: the federation, or facts about it.
+            model: see `sagda.models`.
+            penalty: pulls the mixture towards even weights.
+        """
+        facts = Facts.of(data)
+        return cls(as_model(model, facts.width), facts.clients, penalty)
 
     def check(self, federation: Federation) -> None:
         super().check(federation)
         if federation.clients != self.clients:
             raise BadValue(
                 f"`clients` must be the {federation.clients} of the federation, got "
-                f"{self.clients}; `Agnostic.of(federation)` counts them."
+                f"{self.clients}. `Agnostic.of(federation)` counts them."
             )
 
     def columns(self, federation: Federation) -> PyTree:

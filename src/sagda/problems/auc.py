@@ -1,4 +1,7 @@
-"""AUC maximisation by the square surrogate, as a min-max problem (Ying et al. 2016)."""
+"""AUC maximisation by the square surrogate, as a min-max problem (Ying et al. 2016).
+
+The exact AUC of scores, which is measured and not optimised, is in `metrics.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -8,15 +11,14 @@ import jax.numpy as jnp
 
 from sagda import check
 from sagda.core import Point, PyTree
-from sagda.data.federation import Federation, share_of_positives
+from sagda.data.federation import Facts, Federation, share_of_positives
 from sagda.keys import Key, key_of
-from sagda.models import Model
+from sagda.models import Model, as_model
 from sagda.problems.base import Problem
-from sagda.problems.logistic import scorer_for
 
 
 class AUCPoint(NamedTuple):
-    """x: the model's parameters and the centres of the two classes' scores."""
+    """x: the model's parameters, and the mean scores c_1 and c_2 of the two classes."""
 
     model: PyTree
     c_1: Any
@@ -25,15 +27,16 @@ class AUCPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class AUC(Problem):
-    """x = (model, c_1, c_2), y = lambda; h is the model's score and tau the positives.
+    """A scorer with a high AUC on imbalanced data.
 
-    Per row, with 1_+ and 1_- for its class:
+    x = (model, c_1, c_2) and y = lambda. h is the model's score, and tau the share of
+    positives. Per row, with 1_+ and 1_- for its class:
 
     (1 - tau) (h - c_1)^2 1_+  +  tau (h - c_2)^2 1_-
     + 2 (1 + lambda) (tau h 1_-  -  (1 - tau) h 1_+)  -  tau (1 - tau) lambda^2
 
-    Strongly concave in lambda with modulus 2 tau (1 - tau). A client whose rows are of
-    one class only misses one of c_1, c_2 altogether.
+    f is strongly concave in lambda with modulus 2 tau (1 - tau). A client with rows of
+    one class only has no gradient in one of c_1 and c_2.
 
     Args:
         model: h_x, linear by default; see `sagda.models`.
@@ -41,6 +44,7 @@ class AUC(Problem):
     """
 
     quadratic_in_y: ClassVar[bool] = True
+    federates: ClassVar[bool] = True
 
     model: Model
     tau: float
@@ -50,10 +54,10 @@ class AUC(Problem):
         check.positive("tau", self.tau)
 
     @classmethod
-    def of(cls, federation: Federation, model: Any = None) -> "AUC":
-        """The problem on this data: tau counted over clients, a linear scorer."""
-        tau = share_of_positives(federation)
-        return cls(scorer_for(federation, model), tau)
+    def of(cls, data: Federation | Facts, model: Any = None) -> "AUC":
+        """The problem for this data, with a linear model by default."""
+        facts = Facts.of(data)
+        return cls(as_model(model, facts.width), facts.tau)
 
     def check(self, federation: Federation) -> None:
         share_of_positives(federation)

@@ -1,7 +1,11 @@
-"""Distributionally robust logistic regression with a non-convex regulariser."""
+"""Distributionally robust logistic regression with a non-convex regulariser.
+
+y has one entry per row position, as in the paper: y_j weighs the j-th row of every
+client. Weights over clients are in `agnostic.py`.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 from sagda import check
 from sagda.check import BadValue
 from sagda.core import Point, PyTree
-from sagda.data.federation import Federation, share_of_positives
+from sagda.data.federation import Facts, Federation, share_of_positives
 from sagda.keys import Key
 from sagda.problems.base import Problem
 from sagda.problems.losses import entries, softplus, summed
@@ -17,15 +21,17 @@ from sagda.problems.losses import entries, softplus, summed
 
 @dataclass(frozen=True)
 class DRO(Problem):
-    """x weighs features, y_j weighs the j-th row of every client; both unconstrained.
+    """A linear classifier that pays most attention to the rows it gets most wrong.
+
+    x weighs features, and y_j weighs the j-th row of every client. Both are free.
 
     Per row j of client i, with l_ij = log(1 + exp(-b_ij <a_ij, x>)):
 
     y_j l_ij - V(y) + g(x),   V(y) = lambda_1 / 2 ||n y - 1||^2,
     g(x) = lambda_2 sum_k alpha x_k^2 / (1 + alpha x_k^2)
 
-    With the paper's lambda_1 = 1/n^2 the objective is 1-strongly concave in y, and the
-    loss enters with weights near 1/n: gradients in x are small by that factor.
+    With the paper's lambda_1 = 1/n^2 the objective is 1-strongly concave in y. The loss
+    then enters with weights near 1/n, so gradients in x are small by that factor.
 
     Args:
         features: d, the entries of x.
@@ -35,6 +41,8 @@ class DRO(Problem):
         alpha: shape of g.
     """
 
+    federates: ClassVar[bool] = True
+
     features: int
     samples: int
     lambda_1: float | None = None
@@ -42,11 +50,23 @@ class DRO(Problem):
     alpha: float = 10.0
 
     @classmethod
-    def of(cls, federation: Federation, **constants: float) -> "DRO":
-        """The problem on this data, with the paper's constants unless given others."""
-        share_of_positives(federation)
-        features = federation.data.features.shape[1]
-        return cls(features, int(federation.size.max()), **constants)
+    def of(
+        cls,
+        data: Federation | Facts,
+        *,
+        lambda_1: float | None = None,
+        lambda_2: float = 1e-3,
+        alpha: float = 10.0,
+    ) -> "DRO":
+        """The problem for this data, with the paper's constants by default."""
+        facts = Facts.of(data)
+        return cls(
+            features=facts.width,
+            samples=facts.rows,
+            lambda_1=lambda_1,
+            lambda_2=lambda_2,
+            alpha=alpha,
+        )
 
     def __post_init__(self) -> None:
         check.integer("features", self.features, low=1)
@@ -61,12 +81,16 @@ class DRO(Problem):
         if federation.size.max() > self.samples:
             raise BadValue(
                 f"`samples` must be at least the {federation.size.max()} rows of the "
-                f"largest client, got {self.samples}; `DRO.of(federation)` counts them."
+                f"largest client, got {self.samples}. `DRO.of(federation)` counts them."
             )
 
     @property
+    def most_rows(self) -> int:
+        return self.samples
+
+    @property
     def pull(self) -> Any:
-        """n^2 lambda_1: V(y) = pull / 2 ||y - 1/n||^2, so also the modulus in y."""
+        """n^2 lambda_1, the modulus in y: V(y) = pull / 2 ||y - 1/n||^2."""
         return 1.0 if self.lambda_1 is None else self.samples**2 * self.lambda_1
 
     def concavity(self) -> float:
@@ -86,12 +110,12 @@ class DRO(Problem):
         return entries(z.y, batch.position) * self.logistic(z.x, batch) - V + g
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """The clients' mean share of row j in its loss, for every j."""
+        """For every j: the mean over clients of l_ij / n_i, where they have a row j."""
         shares = weight * self.logistic(x, rows)
         return summed(shares, rows.position, self.samples)
 
     def y_from(self, sums: PyTree) -> jax.Array:
-        """y*_j = 1/n + (clients' mean share of row j in its loss) / (n^2 lambda_1)."""
+        """y*_j = 1/n + sums_j / (n^2 lambda_1)."""
         return 1 / self.samples + sums / self.pull
 
     def score(self, x: PyTree, rows: Any) -> jax.Array:

@@ -1,11 +1,17 @@
-"""Generative adversarial networks: x generates, y tells real from generated."""
+"""Generative adversarial networks: x generates rows, y tells them from real ones.
+
+A small stored classifier of digits judges generated rows: by the Fréchet distance in
+its features, and by the share of each class. `scripts/train_judges.py` trains it.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib import resources
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sagda import check
 from sagda.check import BadValue
@@ -16,34 +22,71 @@ from sagda.models import Model
 from sagda.models.networks import MLP, Generator
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.problems.judge import DigitClassifier, frechet
 from sagda.problems.losses import softplus
+from sagda.pytree import register
 
 PICTURES = 50
-SHOWN = 2000  # generated rows that an evaluation looks at
+GENERATED = 2000  # rows that are generated for an evaluation
+# The stored classifier, by the number of entries of the rows it was trained on.
+FILES = {64: "judge-digits.npz", 784: "judge-mnist.npz"}
+
+
+@register
+@dataclass(frozen=True)
+class DigitClassifier:
+    """A perceptron with one hidden layer, whose units are features of a digit."""
+
+    first: Any  # [d, units]
+    first_bias: Any  # [units]
+    second: Any  # [units, classes]
+    second_bias: Any  # [classes]
+
+    @classmethod
+    def of(cls, features: int) -> "DigitClassifier | None":
+        """The stored classifier for rows of that width; None if there is none."""
+        if features not in FILES:
+            return None
+        path = resources.files("sagda.data").joinpath("embedded", FILES[features])
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            names = [field.name for field in fields(cls)]
+            return cls(**{name: stored[name].astype(np.float32) for name in names})
+
+    @property
+    def classes(self) -> int:
+        return self.second.shape[1]
+
+    def hidden(self, rows: jax.Array) -> jax.Array:
+        """The features of each row, [rows, units]."""
+        return jax.nn.relu(rows @ self.first + self.first_bias[None])
+
+    def kinds(self, hidden: jax.Array) -> jax.Array:
+        """The class of each row, [rows], from its features."""
+        return jnp.argmax(hidden @ self.second + self.second_bias[None], axis=1)
 
 
 @dataclass(frozen=True)
 class GAN(Problem):
-    """x: the generator's parameters, y: the discriminator's; D = sigmoid of its score.
+    """A generator of rows that a second network cannot tell from real ones.
+
+    x: the generator's parameters. y: the discriminator's. D = sigmoid of its score.
 
     Per row a, with a fresh z ~ N(0, I):  log D(a) + log(1 - D(G(z)))
 
-    Concave in no sense, so there is no Phi to measure; the columns are f, both squared
-    gradient norms, and, where a judge for such rows is at hand, the Fréchet distance of
-    generated from real rows in its features and the share of each class that it sees.
+    f is not concave in y, so Phi is not measured. The columns are f and both squared
+    gradient norms. On rows of 64 or 784 entries there is also the Fréchet distance of
+    generated from real rows, and the share of each class among the generated rows.
 
     Args:
         generator: G.
         discriminator: the score of D.
         latent: the entries of z.
-        noise: standard deviation of noise added to all that the discriminator sees;
-            None for none.
-        l2: adds -l2/2 ||y||^2; None for none.
-        judge: a classifier whose features the Fréchet distance is taken in.
+        noise: standard deviation of noise added to the discriminator's input, or None.
+        l2: adds -l2/2 ||y||^2; None leaves it out.
+        judge: the classifier whose features the Fréchet distance is measured in.
     """
 
     measures_phi: ClassVar[bool] = False
+    labelled: ClassVar[bool] = False
 
     generator: Any
     discriminator: Model
@@ -61,23 +104,30 @@ class GAN(Problem):
     @classmethod
     def of(
         cls,
-        federation: Federation,
+        data: Federation,
         *,
         latent: int = 32,
         width: int = 64,
         noise: float | None = None,
         l2: float | None = None,
     ) -> "GAN":
-        """Perceptrons with one hidden layer on this data, and its judge, if any."""
-        check_rows(federation)
-        features = federation.data.features.shape[1]
+        """Two perceptrons with one hidden layer for this data, and a stored classifier.
+
+        Args:
+            data: the federation; labels are not used.
+            latent: the entries of z.
+            width: hidden units of each network.
+            noise: standard deviation of noise added to the discriminator's input.
+            l2: adds -l2/2 ||y||^2.
+        """
+        check_rows(data)
         return cls(
-            Generator(latent, features, width),
-            MLP(features, width, 1),
-            latent,
-            noise,
-            l2,
-            DigitClassifier.of(features),
+            generator=Generator(latent, data.width, width),
+            discriminator=MLP(data.width, width, depth=1),
+            latent=latent,
+            noise=noise,
+            l2=l2,
+            judge=DigitClassifier.of(data.width),
         )
 
     def check(self, federation: Federation) -> None:
@@ -90,7 +140,7 @@ class GAN(Problem):
         )
 
     def generate(self, x: PyTree, key: Key, count: int) -> jax.Array:
-        """[count, features], rows that look real if all went well."""
+        """Generated rows, [count, features]."""
         z = jax.random.normal(key, (count, self.latent), jax.tree.leaves(x)[0].dtype)
         return self.generator.outputs(x, z)
 
@@ -104,7 +154,7 @@ class GAN(Problem):
                 rows = rows + self.noise * drawn
             return self.discriminator.apply(z.y, rows)
 
-        # log D = -softplus(-score) and log(1 - D) = -softplus(score), safe at both ends
+        # log D = -softplus(-score) and log(1 - D) = -softplus(score): no overflow.
         losses = -softplus(-score(real, "real")) - softplus(score(generated, "fake"))
         return losses if self.l2 is None else losses - self.l2 / 2 * norm_sq(z.y)
 
@@ -116,15 +166,37 @@ class GAN(Problem):
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
         if self.judge is None:
             return {}
-        generated = self.generate(z.x, root_key(1), SHOWN)
-        even = jnp.full(SHOWN, 1 / SHOWN, weight.dtype)
-        there, here = self.judge.hidden(rows.features), self.judge.hidden(generated)
-        kinds = self.judge.kinds(here)
+        generated = self.generate(z.x, root_key(1), GENERATED)
+        even = jnp.full(GENERATED, 1 / GENERATED, weight.dtype)
+        real, fake = self.judge.hidden(rows.features), self.judge.hidden(generated)
+        kinds = self.judge.kinds(fake)
         shares = {f"share_{k}": (kinds == k).mean() for k in range(self.judge.classes)}
-        return {"frechet": frechet(there, weight, here, even)} | shares
+        return {"frechet": frechet(real, weight, fake, even)} | shares
 
 
 def check_rows(federation: Federation) -> None:
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     if not isinstance(federation.data, Table):
-        raise BadValue("a GAN needs a federation of rows with features.")
+        raise BadValue(
+            "a GAN needs a federation of rows with features, got one of "
+            f"{type(federation.data).__name__}; use sagda.partition(table)."
+        )
+
+
+def frechet(a: jax.Array, p: jax.Array, b: jax.Array, q: jax.Array) -> jax.Array:
+    """The squared Fréchet distance of normal laws fitted to weighted rows.
+
+    ||mean_a - mean_b||^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), A and B the covariances.
+    """
+
+    def moments(rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mean = weight @ rows
+        centred = rows - mean[None]
+        return mean, (weight[:, None] * centred).T @ centred
+
+    (mean_a, A), (mean_b, B) = moments(a, p), moments(b, q)
+    values, vectors = jnp.linalg.eigh(A)
+    root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None]) @ vectors.T
+    middle = jnp.linalg.eigvalsh(root @ B @ root)
+    cross = jnp.sum(jnp.sqrt(jnp.maximum(middle, 0)))
+    return jnp.sum((mean_a - mean_b) ** 2) + jnp.trace(A) + jnp.trace(B) - 2 * cross

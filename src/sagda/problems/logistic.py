@@ -1,4 +1,8 @@
-"""`Logistic`: what problems around the logistic loss of a scoring model share."""
+"""`Logistic`: the part that problems with a logistic loss share.
+
+It is a base class and not a problem: `adversarial.py`, `agnostic.py` and `fair.py`
+build on it. `dro.py` does not, because its x is a plain vector without a model.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +11,7 @@ import jax
 
 from sagda.core import PyTree
 from sagda.data.federation import Federation, share_of_positives
-from sagda.models import Model, as_model
+from sagda.models import Model
 from sagda.problems.base import Problem
 from sagda.problems.losses import softplus
 
@@ -26,8 +30,3 @@ class Logistic(Problem):
 
     def score(self, x: PyTree, rows: Any) -> jax.Array:
         return self.model.apply(x, rows.features)
-
-
-def scorer_for(federation: Federation, model: Any) -> Any:
-    """The model that is asked for, a linear one if None."""
-    return as_model(model, federation.data.features.shape[1])

@@ -1,4 +1,8 @@
-"""`MinMax`: a problem from one function of x, y and rows."""
+"""`MinMax`: a problem from one function of x, y and rows.
+
+It is for a problem in a script. A problem that the command, federations and stored
+models should know by name is a class in `PROBLEMS`: see `base.py`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,18 +22,18 @@ from sagda.problems.sets import ConvexSet, check_set
 
 @dataclass(frozen=True, init=False)
 class MinMax(Problem):
-    """min over x, max over y, of the clients' mean of a function of yours.
+    """min over x, max over y, of the clients' mean of your own loss.
 
     Args:
         loss: `loss(x, y, batch)`, one value per row of `batch`.
         x: the start: float arrays in any structure, or a function of a key.
-        y: likewise.
-        x_in: the set that x is held in, such as `sagda.Box(0, 1)`; None for none.
-        y_in: likewise. Without bound and without concavity there may be no maximum.
-        score: `score(x, rows)`, for AUC columns.
+        y: the start of y, in the same form.
+        x_in: the set that x must lie in, such as `sagda.Box(0, 1)`; None for no set.
+        y_in: the set of y. Without a set and without concavity, f may have no maximum.
+        score: `score(x, rows)`, one score per row, for AUC columns.
         best_y: `best_y(x, rows, weight)`, the maximiser in closed form, where
-            `weight @ values` is a mean over clients; None has it solved.
-        concavity: the modulus of f in y, where it is known; for the theory.
+            `weight @ values` is a mean over clients. If None, it is solved for.
+        concavity: the modulus of f in y, if known; the theory uses it.
 
     Examples:
         >>> from sagda import Ball, parallel_sgda, partition, load, simulate, softplus
@@ -64,11 +68,12 @@ class MinMax(Problem):
         best_y: Callable[[Any, Any, jax.Array], Any] | None = None,
         concavity: float | None = None,
     ) -> None:
-        for name, own in (("loss", loss), ("score", score), ("best_y", best_y)):
-            if not (callable(own) or (own is None and name != "loss")):
+        functions = {"loss": loss, "score": score, "best_y": best_y}
+        for name, function in functions.items():
+            if not (callable(function) or (function is None and name != "loss")):
                 raise BadKind(
-                    f"`{name}` must be a function, got {own!r:.60} of type "
-                    f"{type(own).__name__}."
+                    f"`{name}` must be a function, got {function!r:.60} of type "
+                    f"{type(function).__name__}."
                 )
         if concavity is not None:
             concavity = check.positive("concavity", concavity)
@@ -86,7 +91,9 @@ class MinMax(Problem):
             object.__setattr__(self, name, value)
 
     def init(self, key: Key) -> Point:
-        made = lambda name, own: own(key_of(key, name)) if is_maker(own) else own
+        made = lambda name, start: (
+            start(key_of(key, name)) if is_maker(start) else start
+        )
         point = Point(made("x", self.x_0), made("y", self.y_0))
         return jax.tree.map(jnp.asarray, point)
 
@@ -107,13 +114,13 @@ class MinMax(Problem):
 
 
 def is_maker(start: Any) -> bool:
-    """A function, and not a structure of arrays that can be called, too."""
+    """Whether it is a function. A pytree of arrays may be callable but is not one."""
     return callable(start) and jax.tree_util.all_leaves([start])
 
 
-def start_of(name: str, start: Any, own: ConvexSet | None) -> Any:
-    """Float arrays, or the function that makes them, that fit their set."""
-    check_set(f"{name}_in", own)
+def start_of(name: str, start: Any, feasible: ConvexSet | None) -> Any:
+    """The start as float arrays, or as the function that makes them, after checks."""
+    check_set(f"{name}_in", feasible)
     made = start
     if is_maker(start):
         made = jax.eval_shape(start, root_key(0))
@@ -122,13 +129,13 @@ def start_of(name: str, start: Any, own: ConvexSet | None) -> Any:
     leaves = jax.tree.leaves(made)
     wrong = [a for a in leaves if not jnp.issubdtype(a.dtype, jnp.floating)]
     if wrong or not leaves:
-        found = "none"
+        got = "none"
         if wrong:
-            found = f"one of {wrong[0].dtype} and shape {wrong[0].shape}"
+            got = f"one of {wrong[0].dtype} and shape {wrong[0].shape}"
         raise BadKind(
             f"`{name}` must be float arrays, such as np.zeros(3), or a function of a "
-            f"key that makes them, got {found}."
+            f"key that makes them, got {got}."
         )
-    if own is not None:
-        own.fit(name, made)
+    if feasible is not None:
+        feasible.fit(name, made)
     return start

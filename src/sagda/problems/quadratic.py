@@ -1,4 +1,8 @@
-"""Quadratic saddles with a known solution: the bench on which methods are compared."""
+"""Quadratic saddle problems with a known solution, on which methods are compared.
+
+The problem draws its own data, so it takes no data set, model or partition. Its
+constants hold exactly, which is what the theory is tested on.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +18,7 @@ from sagda.data.federation import Federation
 from sagda.keys import Key, generator
 from sagda.problems.base import Problem
 
-LARGEST = 8.0  # gigabytes of data that `make` will make
+LARGEST = 8.0  # gigabytes of data that `make` agrees to make
 
 
 class Coefficients(NamedTuple):
@@ -29,16 +33,18 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True)
 class Quadratic(Problem):
-    """f_i(x, y) = x'A_i x/2 + x'B_i y - y'C_i y/2 + a_i'x + b_i'y.
+    """A quadratic saddle with a known solution and chosen difficulty.
 
-    Made by `Quadratic.make`, with its data; `smoothness` and `mu` hold exactly.
+    f_i(x, y) = x'A_i x/2 + x'B_i y - y'C_i y/2 + a_i'x + b_i'y.
+
+    `Quadratic.make` draws it with its data. `smoothness` and `mu` hold exactly.
 
     Args:
         x_dim: entries of x.
         y_dim: entries of y.
         smoothness: L_f, the largest curvature of any client.
         mu: the PL constant of the mean in y.
-        solution: (x*, y*); of all maximisers y*, the shortest.
+        solution: (x*, y*); y* is the shortest maximiser.
     """
 
     x_dim: int
@@ -76,40 +82,34 @@ class Quadratic(Problem):
                 grad f_i and grad f at the solution, in x and in y each.
             noise: root mean square distance between a row's gradient and its client's,
                 in x and in y each.
-            nonconvex_clients: give the clients, but for the last of an odd number,
-                indefinite A_i; their mean stays positive definite.
-            strongly_concave: if False, the Hessian in y is singular: f is flat along
-                some direction of y, yet PL with constant `mu`.
-            seed: which problem.
+            nonconvex_clients: give clients indefinite A_i, except the last of an odd
+                number. The mean of all A_i stays positive definite.
+            strongly_concave: if False, the Hessian in y is singular. f is then flat
+                along one direction of y, and PL with constant `mu`.
+            seed: selects the random problem.
 
         Examples:
             >>> problem, federation = Quadratic.make(clients=4, smoothness=3.0, mu=1.0)
             >>> problem.smoothness, problem.mu, len(federation.size)
             (3.0, 1.0, 4)
         """
-        check.integer("clients", clients, low=1)
-        check.integer("samples", samples, low=1 if noise == 0 else 2)
-        check.integer("x_dim", x_dim, low=1)
-        check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
-        gigabytes = 8e-9 * clients * samples * (x_dim + y_dim + 1) ** 2
-        if gigabytes > LARGEST:
-            raise BadValue(
-                f"`clients` x `samples` must be smaller: every row has its matrices, "
-                f"{gigabytes:.0f} GB for {clients} x {samples} rows."
-            )
-        check.positive("mu", mu)
-        check.real("heterogeneity", heterogeneity, low=0)
-        check.real("noise", noise, low=0)
-        if check.real("smoothness", smoothness) <= mu:
-            raise BadValue(
-                f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}."
-            )
+        _check_dials(
+            clients=clients,
+            samples=samples,
+            x_dim=x_dim,
+            y_dim=y_dim,
+            smoothness=smoothness,
+            mu=mu,
+            heterogeneity=heterogeneity,
+            noise=noise,
+            strongly_concave=strongly_concave,
+        )
 
         def normal(name: str, *shape: int) -> np.ndarray:
             return generator(seed, "quadratic", name).normal(size=shape)
 
         def centred(name: str, size: float, *shape: int) -> np.ndarray:
-            """Vectors with mean zero on the last but one axis, `size` long in rms."""
+            """Vectors of mean zero on axis -2, of root mean square length `size`."""
             rows = normal(name, *shape)
             rows = rows - rows.mean(-2, keepdims=True)
             rms = np.sqrt((rows**2).sum(-1).mean())
@@ -122,16 +122,18 @@ class Quadratic(Problem):
         flat = 0 if strongly_concave else 1
         curved = np.linspace(mu, np.sqrt(mu * smoothness), y_dim - flat)
         C = symmetric("C", np.concatenate([np.zeros(flat), curved]))
-        in_range = C @ np.linalg.pinv(C)  # projects y onto the directions that curve
+        in_range = C @ np.linalg.pinv(C)  # projects y onto the range of C
         A = symmetric("A", np.linspace(0.1, 1, x_dim))
         B = normal("B", x_dim, y_dim) @ in_range / np.sqrt(x_dim + y_dim)
         bend = symmetric("bend", 1.5 * np.resize([-1.0, 1.0], x_dim))
-        # Clients are bent by turns one way and the other, so that the mean is not.
+        # Clients take turns: A + bend, A - bend. The mean over a pair is A.
         turns = np.resize([1.0, -1.0], clients) * nonconvex_clients
         turns[clients - clients % 2 :] = 0
 
         A, B, bend = _scale_to(smoothness, A, B, C, bend, turns)
 
+        # a_i and b_i are chosen so that the mean gradient vanishes at this (x, y). What
+        # is added to them has mean zero, over clients and over the rows of a client.
         x, y = normal("x*", x_dim), in_range @ normal("y*", y_dim)
         A_i = A + turns[:, None, None] * bend
         a_i = centred("a", heterogeneity, clients, x_dim) - A_i @ x - B @ y
@@ -161,21 +163,50 @@ class Quadratic(Problem):
         return (A @ x / 2 + B @ y + a) @ x + (b - C @ y / 2) @ y
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """C y* = B'x + b, for the means over clients; the shortest if y* is not one."""
+        """The shortest y* with C y* = B'x + b, for the means over clients."""
         mean = lambda column: jnp.tensordot(weight, column, 1)
         inverse = jnp.linalg.pinv(mean(rows.C), hermitian=True)
         return inverse @ (mean(rows.B).T @ x + mean(rows.b))
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        """The squared distance to the solutions; y is free where f is flat in it."""
+        """The squared distance to the nearest solution; f may be flat in some of y."""
         error = z - self.solution
         C = jnp.tensordot(weight, rows.C, 1)
         curved = jnp.linalg.pinv(C, hermitian=True) @ (C @ error.y)
         return {"distance_sq": jnp.sum(error.x**2) + jnp.sum(curved**2)}
 
 
+def _check_dials(
+    *,
+    clients: int,
+    samples: int,
+    x_dim: int,
+    y_dim: int,
+    smoothness: float,
+    mu: float,
+    heterogeneity: float,
+    noise: float,
+    strongly_concave: bool,
+) -> None:
+    check.integer("clients", clients, low=1)
+    check.integer("samples", samples, low=1 if noise == 0 else 2)
+    check.integer("x_dim", x_dim, low=1)
+    check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
+    gigabytes = 8e-9 * clients * samples * (x_dim + y_dim + 1) ** 2
+    if gigabytes > LARGEST:
+        raise BadValue(
+            f"`clients` x `samples` must be smaller: every row has its matrices, "
+            f"{gigabytes:.0f} GB for {clients} x {samples} rows."
+        )
+    check.positive("mu", mu)
+    check.real("heterogeneity", heterogeneity, low=0)
+    check.real("noise", noise, low=0)
+    if check.real("smoothness", smoothness) <= mu:
+        raise BadValue(f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}.")
+
+
 def _scale_to(smoothness, A, B, C, bend, turns):
-    """A, B and bend times the factor that makes the largest curvature `smoothness`."""
+    """A, B and bend, scaled so that the largest curvature is `smoothness`."""
 
     def curvature(scale: float) -> float:
         def norm(turn: float) -> float:

@@ -1,4 +1,8 @@
-"""`Treated`: any problem with weight decay and clipped stochastic gradients."""
+"""`Treated`: any problem with weight decay and clipped stochastic gradients.
+
+It wraps a problem and passes every hook on to it. Rates and their schedules are not
+here: they belong to the algorithms.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +22,14 @@ from sagda.problems.sets import ConvexSet
 class Treated(Problem):
     """f(x, y) + weight_decay/2 ||x||^2, and stochastic gradients of bounded length.
 
-    Weight decay belongs to the objective: Phi and its gradient have it, too. Clipping
-    does not: it changes what clients use, and a mean of clipped gradients is no longer
-    that of f. x and y are clipped apart, each to the length `clip`.
+    Weight decay is part of the objective, and so of Phi and its gradient. Clipping is
+    not: it changes the gradients that clients use, and the mean of clipped gradients is
+    no longer the gradient of f. x and y are clipped separately.
 
     Args:
         problem: any problem.
         weight_decay: at least zero.
-        clip: above zero, or None for no clipping.
+        clip: the largest Euclidean norm, above zero; None for no clipping.
 
     Examples:
         >>> import sagda
@@ -57,10 +61,10 @@ class Treated(Problem):
             return g
         return Point(shortened(g.x, self.clip), shortened(g.y, self.clip))
 
-    # Everything else is delegated to the wrapped problem.
+    # All other hooks are the problem's.
 
-    def has(self, hook: str) -> bool:
-        return hook == "treat" or self.problem.has(hook)
+    def has(self, name: str) -> bool:
+        return name == "treat" or self.problem.has(name)
 
     @property
     def measures_phi(self) -> bool:  # type: ignore[override]
@@ -69,6 +73,10 @@ class Treated(Problem):
     @property
     def quadratic_in_y(self) -> bool:  # type: ignore[override]
         return self.problem.quadratic_in_y
+
+    @property
+    def most_rows(self) -> int | None:
+        return self.problem.most_rows
 
     def init(self, key: Key) -> Point:
         return self.problem.init(key)
@@ -108,7 +116,7 @@ class Treated(Problem):
 
 
 def shortened(g: PyTree, longest: Any) -> PyTree:
-    """g, or as much of it as has the length `longest`."""
+    """g, scaled down to the length `longest` if it is longer."""
     length = norm_sq(g) ** 0.5
     share = where(length > longest, longest / length, length * 0 + 1)
     return jax.tree.map(lambda a: share * a, g)

@@ -251,7 +251,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     return {
         "algorithms": {n: entry(f, options_of(n)) for n, f in ALGORITHMS.items()},
         "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
-        "data": {n: entry(f, []) for n, f in DATASETS.items()},
+        "data": {n: entry(s.load, []) for n, s in DATASETS.items()},
         "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
         "trackers": {n: entry(c, []) for n, c in TRACKERS.items()},
     }

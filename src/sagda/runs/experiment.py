@@ -1,4 +1,9 @@
-"""From a configuration to the objects it describes."""
+"""From a configuration to the objects that it describes.
+
+`resolve` fills in defaults, and `prepare` builds and checks the objects. No problem,
+data set or model is named here: each says in its own class or registry entry what it
+takes. Running them is in `sagda.simulator`, and the run folder in `folder.py`.
+"""
 
 import inspect
 from typing import Any, NamedTuple
@@ -6,63 +11,48 @@ from typing import Any, NamedTuple
 from sagda import check
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.data.datasets import DATASETS, Dataset, balanced, load
+from sagda.data.datasets import DATASETS, balanced, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
 from sagda.data.recipe import Recipe, Scaling, scaled
 from sagda.methods import Method
-from sagda.models.user_code import check_model, model_of
-from sagda.problems import PROBLEMS
+from sagda.models.user_code import check_model
+from sagda.problems import PROBLEMS, problem_of
 from sagda.problems.base import Problem
-from sagda.problems.quadratic import Quadratic
 from sagda.problems.treated import Treated
 from sagda.runs.config import PATIENCE, Config, build
 from sagda.simulator.checks import check_run, columns_of
 from sagda.trackers import TRACKERS
 from sagda.trackers.early_stop import check_metric
 
-MODELLED = ("auc", "adversarial", "agnostic", "fair")  # that train any scoring model
 COMMON = ("local_lr", "server_lr", "local_steps")
 
 
 class Experiment(NamedTuple):
-    """A configuration with every default filled in, and what it describes."""
+    """A configuration with every default filled in, and the objects it describes."""
 
     config: Config
     federation: Federation
     problem: Problem
     methods: dict[str, Method]
     test: Table | None
-    recipe: Recipe | None = None  # how features are made of a file's columns
+    recipe: Recipe | None = None  # how the features were made from columns
 
 
 def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config:
-    """The configuration with its defaults and `--set` assignments in their places."""
+    """The configuration with its defaults filled in and its `--set` assignments."""
     for name in config.algorithms:
         check.choice("algorithm", name, ALGORITHMS)
     check.choice("problem", config.problem, PROBLEMS)
     check_model(config.model)
-    if config.model != "linear" and config.problem not in MODELLED:
+    kind = PROBLEMS[config.problem]
+    if config.model != "linear" and not kind.takes_model():
+        takers = [name for name, kind in PROBLEMS.items() if kind.takes_model()]
         raise BadValue(
-            f"`model` may be set only for problem {' or '.join(MODELLED)}, got "
+            f"`model` may be set only for problem {' or '.join(takers)}, got "
             f"{config.model} for {config.problem}."
         )
-    values: dict[str, Any] = {}
-    if config.problem == "quadratic":
-        values |= {"clients": config.clients or 20, "samples": config.samples or 10}
-    else:
-        check.choice("partition", config.partition, PARTITIONS)
-        values["samples"] = config.samples or 100
-        if config.partition == "by-column":
-            values["samples"] = config.samples or "all"
-        else:
-            values["clients"] = config.clients or 100
-        # A GAN has no classes of its own: rows keep their labels.
-        gan = config.problem == "gan"
-        if config.data in ("mnist", "digits") and not gan:
-            values["positive"] = config.positive or "1"
-        if config.data == "mnist":
-            values["per_class"] = config.per_class or (1000 if gan else 5000)
+    values = data_defaults(config, kind)
     if config.stop_early is not None:
         values["patience"] = config.patience or PATIENCE
     elif config.patience is not None:
@@ -80,39 +70,47 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
     return build(config.model_dump() | values | {"set": tables})
 
 
+def data_defaults(config: Config, kind: type[Problem]) -> dict[str, Any]:
+    """Clients and samples, and the data set's own defaults, where none are set."""
+    if kind.defines("make"):
+        known = inspect.signature(kind.make).parameters
+        return {
+            name: getattr(config, name) or known[name].default
+            for name in ("clients", "samples")
+        }
+    check.choice("partition", config.partition, PARTITIONS)
+    values: dict[str, Any] = {"samples": config.samples or "all"}
+    if config.partition != "by-column":
+        values = {"samples": config.samples or 100, "clients": config.clients or 100}
+    if (source := DATASETS.get(config.data)) is not None:
+        if source.positive is not None and kind.labelled:
+            values["positive"] = config.positive or source.positive
+        if source.rows is not None:
+            classes = 2 if kind.labelled else source.classes
+            values["per_class"] = config.per_class or source.rows // classes
+    return values
+
+
 def owners(config: Config, parameter: str) -> list[str]:
-    """The chosen algorithms, and the problem, that have a parameter of that name."""
+    """Which of the chosen algorithms and the problem have this parameter."""
     known = {name: options_of(name) for name in (*config.algorithms, config.problem)}
-    found = [name for name, options in known.items() if parameter in options]
-    if not found:
-        everything = sorted(
-            {option for options in known.values() for option in options}
+    names = [name for name, options in known.items() if parameter in options]
+    if not names:
+        check.choice(
+            "set", parameter, sorted({o for own in known.values() for o in own})
         )
-        check.choice("set", parameter, everything)
-    return found
+    return names
 
 
 def options_of(name: str) -> list[str]:
     """The parameters of an algorithm, or of a problem."""
     if name in ALGORITHMS:
         return list(inspect.signature(ALGORITHMS[name]).parameters)
-    if name == "quadratic":
-        fixed = ("clients", "samples", "seed")
-        return [
-            p for p in inspect.signature(Quadratic.make).parameters if p not in fixed
-        ]
-    own = {
-        "adversarial": ["radius", "norm"],
-        "agnostic": ["penalty"],
-        "dro": ["lambda_1", "lambda_2", "alpha"],
-        "fair": ["group", "criterion", "slack", "penalty", "bound", "threshold"],
-        "gan": ["latent", "width", "noise", "l2"],
-    }
-    return own.get(name, [])
+    return PROBLEMS[name].options()
 
 
 def prepare(config: Config) -> Experiment:
-    """The objects of a resolved configuration; every mistake in it shows here."""
+    """The objects of a resolved configuration. Invalid values raise an error here."""
     experiment = assemble(config)
     if config.grid:
         from sagda.runs.grid import check_grid, grid_points, method_at
@@ -136,98 +134,93 @@ def prepare(config: Config) -> Experiment:
 
 
 def assemble(config: Config) -> Experiment:
-    own = config.set.get(config.problem, {})
-    for parameter in own:
-        check.choice(f"set {config.problem}", parameter, options_of(config.problem))
+    """The data, the problem and the methods, before they are checked together."""
+    kind = PROBLEMS[config.problem]
+    options = config.set.get(config.problem, {})
+    for parameter in options:
+        check.choice(f"set {config.problem}", parameter, kind.options())
     methods = {name: method_of(config, name) for name in config.algorithms}
-    if config.problem == "quadratic":
-        problem, federation = Quadratic.make(
-            clients=config.clients or 20,
-            samples=config.samples if isinstance(config.samples, int) else 10,
-            seed=config.split_seed,
-            **own,
-        )
+    if kind.defines("make"):
+        counts = {"clients": config.clients, "samples": config.samples}
+        given = {k: v for k, v in counts.items() if isinstance(v, int)}
+        problem, federation = kind.make(**given, seed=config.split_seed, **options)
         return Experiment(config, federation, treated(problem, config), methods, None)
     data = load(config.data, **load_options(config))
     table = data.train
     if config.per_class is not None:
         table = balanced(table, per_class=config.per_class, seed=config.split_seed)
+    federation = partition(table, config.partition, **partition_options(config))
+    scaling = Scaling.none(federation.width)
+    test = data.test
+    if config.standardise:
+        scaling = Scaling.of(federation)
+        federation = federation._replace(data=scaled(federation.data, scaling))
+        test = None if test is None else scaled(test, scaling)
+    recipe = Recipe(data.encoding, scaling)
+    options = kind.resolved(options, recipe)
+    problem = problem_of(config.problem, federation, config.model, options)
+    return Experiment(
+        config=config,
+        federation=federation,
+        problem=treated(problem, config),
+        methods=methods,
+        test=test if kind.defines("score") else None,
+        recipe=recipe,
+    )
+
+
+def partition_options(config: Config) -> dict[str, Any]:
+    """What a configuration says about the split, as arguments of `partition`."""
     options: dict[str, Any] = {"seed": config.split_seed}
     if config.clients is not None:
         options["clients"] = config.clients
     if config.samples != "all":
         options["samples"] = config.samples
     if config.alpha is not None:
-        if config.partition not in ("dirichlet", "quantity"):
+        split = PARTITIONS[config.partition]
+        if "alpha" not in inspect.signature(split).parameters:
+            takers = [
+                name
+                for name, split in PARTITIONS.items()
+                if "alpha" in inspect.signature(split).parameters
+            ]
             raise BadValue(
-                "`alpha` may be set only for partition dirichlet or quantity, got "
+                f"`alpha` may be set only for partition {' or '.join(takers)}, got "
                 f"partition {config.partition}."
             )
         options["alpha"] = config.alpha
-    federation = partition(table, config.partition, **options)
-    scaling = Scaling.none(table.features.shape[1])
-    test = data.test
-    if config.standardise:
-        scaling = Scaling.of(federation)
-        federation = federation._replace(data=scaled(federation.data, scaling))
-        test = None if test is None else scaled(test, scaling)
-    if config.problem in MODELLED:
-        own = own | {"model": model_of(config.model, table.features.shape[1])}
-    if config.problem == "fair":
-        own = own | groups(own, data, scaling)
-    problem = PROBLEMS[config.problem].of(federation, **own)  # type: ignore[attr-defined] # all but the quadratic, which has `make`, have `of`
-    problem = treated(problem, config)
-    test = None if config.problem == "gan" else test
-    recipe = Recipe(data.encoding, scaling)
-    return Experiment(config, federation, problem, methods, test, recipe)
-
-
-def groups(own: dict[str, Any], data: Dataset, scaling: Scaling) -> dict[str, Any]:
-    """The feature that tells groups apart by its number, and where it does if scaled.
-
-    A column of a file, or one value of a category as in `sex=female`, may be named.
-    """
-    width = data.train.features.shape[1]
-    names = [] if data.encoding is None else data.encoding.names
-    group = own.get("group")
-    if group is None:
-        raise BadValue(
-            "`group` must name the feature that tells groups apart for problem fair, "
-            "such as --set group=3, got none."
-        )
-    if isinstance(group, str) and names:
-        group = names.index(check.choice("group", group, names))
-    what = ", the features counted from 0"
-    group = check.integer("group", group, low=0, high=width - 1, what=what)
-    threshold = check.real("threshold", own.get("threshold", 0.5))
-    at = (threshold - scaling.mean[group]) / scaling.scale[group]
-    return {"group": group, "threshold": float(at)}
+    return options
 
 
 def treated(problem: Problem, config: Config) -> Problem:
-    """With weight decay and clipping, where a configuration asks for them."""
+    """The problem with the weight decay and clipping that a configuration sets."""
     if config.weight_decay is None and config.clip is None:
         return problem
     return Treated(problem, config.weight_decay or 0.0, config.clip)
 
 
 def load_options(config: Config) -> dict[str, Any]:
-    if config.data == "a9a":
-        return {}
-    if config.data in DATASETS:
-        return {"positive": config.positive}
-    columns = {"label": config.label, "client": config.client_column}
+    """What a configuration says about its data, as arguments of `load`."""
     names = [] if config.categorical is None else config.categorical.split(",")
-    columns |= {"categorical": [name.strip() for name in names]}
-    return columns | {"positive": config.positive}
+    options = {
+        "label": config.label,
+        "client": config.client_column,
+        "categorical": [name.strip() for name in names],
+        "positive": config.positive,
+    }
+    if config.data not in DATASETS:
+        return options
+    known = inspect.signature(DATASETS[config.data].load).parameters
+    return {name: value for name, value in options.items() if name in known}
 
 
 def method_of(config: Config, name: str) -> Method:
-    """The algorithm with the common parameters it has and its own."""
+    """The algorithm with the parameters that a configuration sets for it."""
     return ALGORITHMS[name](**arguments_of(config, name))
 
 
 def arguments_of(config: Config, name: str) -> dict[str, Any]:
+    """The common parameters that the algorithm has, and those from `--set`."""
     known = inspect.signature(ALGORITHMS[name]).parameters
     numbers = config.model_dump()
     common = {key: numbers[key] for key in COMMON if key in known}

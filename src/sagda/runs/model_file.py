@@ -9,12 +9,14 @@ import numpy as np
 
 from sagda import durable
 from sagda.core import Point
+from sagda.data.federation import Facts
 from sagda.data.recipe import Recipe
 from sagda.keys import generator
+from sagda.problems import PROBLEMS
 from sagda.runs.config import Config
 from sagda.runs.experiment import Experiment
 from sagda.scoring.calibration import calibrated
-from sagda.scoring.scorer import RECIPE, SCORED, scored
+from sagda.scoring.scorer import RECIPE, scored
 from sagda.simulator.history import History
 from sagda.simulator.run import Run, named
 
@@ -65,27 +67,39 @@ def places(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]
 def keep_recipe(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:
     """recipe.json: what a model needs beside its numbers to score rows of a file."""
     data, config = experiment.federation.data, experiment.config
-    if experiment.recipe is None or config.problem not in SCORED:
+    if experiment.recipe is None or not experiment.problem.has("score"):
         return
     origin = data.label if data.origin is None else data.origin
     positive = origin[data.label > 0][0].item()
     found = models(experiment, runs)
-    facts = recipe_of(config, config.label, positive, found, experiment.recipe)
-    durable.write(folder / RECIPE, durable.as_json(facts))
+    stored = recipe_of(
+        config,
+        Facts.of(experiment.federation),
+        label=config.label,
+        positive=positive,
+        models=found,
+        recipe=experiment.recipe,
+    )
+    durable.write(folder / RECIPE, durable.as_json(stored))
 
 
 def recipe_of(
     config: Config,
+    facts: Facts,
+    *,
     label: str,
     positive: Any,
     models: list[dict[str, Any]],
     recipe: Recipe,
 ) -> dict[str, Any]:
-    """What recipe.json holds."""
+    """What recipe.json holds: enough to build the problem again, and to read rows."""
+    options = config.set.get(config.problem, {})
     return {
         "schema": 1,
         "problem": config.problem,
         "model": config.model,
+        "facts": facts._asdict(),
+        "options": PROBLEMS[config.problem].resolved(options, recipe),
         "label": label,
         "positive": positive,
         "models": models,

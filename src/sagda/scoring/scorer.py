@@ -11,24 +11,15 @@ import safetensors.numpy
 
 from sagda.check import BadValue
 from sagda.data.datasets import binary
-from sagda.data.federation import Table
+from sagda.data.federation import Facts, Table
 from sagda.data.recipe import Recipe
-from sagda.models.user_code import allow, model_of
-from sagda.problems.agnostic import Agnostic
-from sagda.problems.auc import AUC
+from sagda.models.user_code import allow
+from sagda.problems import PROBLEMS, problem_of
 from sagda.problems.base import Problem, shape_of
-from sagda.problems.dro import DRO
 from sagda.scoring.calibration import Calibration
 from sagda.simulator.run import filled
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
-SCORED = (
-    "auc",
-    "dro",
-    "agnostic",
-    "adversarial",
-    "fair",
-)  # problems whose x scores a row
 BLOCK = 2**16  # rows scored together
 
 
@@ -84,9 +75,10 @@ class Scorer(NamedTuple):
             allow(model)
         folder = Path(folder)
         if not (folder / RECIPE).is_file():
+            scoring = [name for name, kind in PROBLEMS.items() if kind.defines("score")]
             raise BadValue(
-                f"{folder} holds no model that scores rows: no {RECIPE}; `sagda run` "
-                f"with problem {' or '.join(SCORED)} makes one."
+                f"{folder} holds no model that scores rows: no {RECIPE}. `sagda run` "
+                f"with problem {' or '.join(scoring)} makes one."
             )
         facts = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
         own = chosen(facts["models"], algorithm, seed)
@@ -97,13 +89,9 @@ class Scorer(NamedTuple):
                 "not measured at the end."
             )
         recipe = Recipe.from_json(facts)
-        scoring = model_of(facts["model"], recipe.width)
-        # Of a problem, scoring needs the model alone.
-        problem: Problem = Agnostic(scoring, 1)
-        if facts["problem"] == "auc":
-            problem = AUC(scoring, 0.5)
-        elif facts["problem"] == "dro":
-            problem = DRO(recipe.width, 1)
+        problem = problem_of(
+            facts["problem"], Facts(**facts["facts"]), facts["model"], facts["options"]
+        )
         arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
         like = shape_of(problem).x
         return cls(

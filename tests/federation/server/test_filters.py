@@ -79,7 +79,7 @@ def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options
     """The coordinator after so many rounds, V looked at after each."""
     method = sagda.algorithm(name, local_lr=0.05, server_lr=1.0, local_steps=5)
     problem = sagda.AUC.of(clients)
-    plan = Plan(method, problem, "run", "digest", seed, None, SITES)
+    plan = Plan(method, problem, "run", "digest", seed, None, SITES, clients.width)
     server = FederatedRounds(
         plan, first_state(plan, NAMES), Net(plan, clients, lie, silent),
         lambda book, records: None, min_clients=2, **options,

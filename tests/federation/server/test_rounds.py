@@ -63,7 +63,7 @@ class InProcess:
 def plan_of(name, problem, **options):
     own = {} if name == "parallel-sgda" else {"local_steps": 3}
     method = sagda.algorithm(name, local_lr=(0.05, 0.1), **own | options)
-    return Plan(method, problem, "run", "digest", 4, 2, 3, float64=True)
+    return Plan(method, problem, "run", "digest", 4, 2, 3, width=4, float64=True)
 
 
 def coordinator(plan, net, save=lambda book, records: None, book=None, **options):

@@ -36,8 +36,7 @@ def question_of(problem: Problem, share_losses: bool) -> str:
     """
     if problem.quadratic_in_y:
         return "quadratic"
-    knows = problem.has("inner_sums")
-    return "sums" if share_losses and knows else "point"
+    return "sums" if share_losses and problem.has("inner_sums") else "point"
 
 
 # A client's side.
@@ -92,9 +91,8 @@ def with_sums(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> A
 ASKED = {"point": at_point, "quadratic": along_y, "sums": with_sums}
 
 
-def one_row(z: Point) -> tuple[Any, Any]:
-    """A row without content, to trace with; x weighs its features."""
-    width = z.x.shape[0]
+def one_row(width: int) -> tuple[Any, Any]:
+    """The shapes of a row and of its weight, to trace with."""
     column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
     number = column(np.float64)
     rows = Table(column(np.float64, width), number, position=column(np.int32))
@@ -135,7 +133,7 @@ def expected(plan: Plan, z: Point, question: str) -> Spec:
         tree = {"f": wide(0.0), "grad": z}
         if question == "sums":
             # As the rows of one client would give them, whatever their number.
-            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(z))
+            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(plan.width))
         return Spec.of(tree)
 
 
