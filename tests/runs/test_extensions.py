@@ -5,6 +5,7 @@ federation, without any other edit.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -88,7 +89,7 @@ def test_one_line_each_makes_problem_data_and_model_run_and_predict(capsys):
         capsys=capsys,
     )  # fmt: skip
     assert code == 0, err
-    columns = read_results("r").columns["sagda-i"]
+    columns = read_results(Path("r")).columns["sagda-i"]
     assert np.isfinite(columns["grad_phi_sq"]).all()
     scorer = Scorer.load("r")
     assert scorer.problem == Toy(Scaled(3), penalty=0.5)
