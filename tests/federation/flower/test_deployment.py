@@ -1,4 +1,4 @@
-"""The deployment guide, typed as it stands: three machines, each with its own address.
+"""The commands of the deployment guide, on three machines with their own addresses.
 
 The machines are network namespaces, which need Linux, root and `ip`.
 """
@@ -58,7 +58,7 @@ def steps():
 
 
 class Machines:
-    """A namespace for each machine, joined by a switch in one of its own."""
+    """A namespace for each machine, joined by a switch in another namespace."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -83,17 +83,19 @@ class Machines:
             self.ip("-n", name, "link", "set", "lo", "up")
             self.ip("-n", name, "addr", "add", f"{PLACES[place]}/24", "dev", "eth0")
             self.ip("-n", name, "link", "set", "eth0", "up")
-            # `ip netns exec` puts these over the machine's own.
-            own = Path("/etc/netns") / name
-            own.mkdir(parents=True)
+            # `ip netns exec` shows these in place of the machine's files.
+            folder = Path("/etc/netns") / name
+            folder.mkdir(parents=True)
             known = [f"{address} {host}" for host, address in PLACES.items()]
-            (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *known, ""]))
+            (folder / "hosts").write_text(
+                "\n".join(["127.0.0.1 localhost", *known, ""])
+            )
 
     def command(self, place, line):
         home = self.folder / place
         environment = os.environ | {"PATH": PATH, "HOME": str(home)}
-        told = [IP, "netns", "exec", self.names[place], *line.split()]
-        return told, {"cwd": home, "env": environment}
+        command = [IP, "netns", "exec", self.names[place], *line.split()]
+        return command, {"cwd": home, "env": environment}
 
     def type(self, place, line):
         """One line of the guide, at one machine."""
@@ -101,14 +103,14 @@ class Machines:
             _, file, to = line.split()
             shutil.copy(self.folder / place / file, self.folder / to.rstrip(":"))
             return
-        told, where = self.command(place, line)
+        command, where = self.command(place, line)
         if line.startswith(("sagda serve", "sagda join")):
             with (self.folder / place / "terminal.log").open("wb") as log:
                 self.started[place] = subprocess.Popen(
-                    told, stdout=log, stderr=log, start_new_session=True, **where
+                    command, stdout=log, stderr=log, start_new_session=True, **where
                 )
             return
-        done = subprocess.run(told, capture_output=True, text=True, **where)
+        done = subprocess.run(command, capture_output=True, text=True, **where)
         assert done.returncode == 0, (line, done.stderr)
 
     def stop(self):
@@ -126,12 +128,12 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path):
-    found = Machines(tmp_path)
+    network = Machines(tmp_path)
     try:
-        found.start()
-        yield found
+        network.start()
+        yield network
     finally:
-        found.stop()
+        network.stop()
 
 
 def write_rows(folder):
@@ -139,8 +141,8 @@ def write_rows(folder):
     data = sagda.load("a9a").train
     clients = sagda.partition(data, "dirichlet", clients=2, samples=600, alpha=2.0)
     for i, name in enumerate(("hospital-a", "hospital-b")):
-        own = slice(clients.start[i], clients.start[i] + clients.size[i])
-        features, label = clients.data.features[own], clients.data.label[own]
+        part = slice(clients.start[i], clients.start[i] + clients.size[i])
+        features, label = clients.data.features[part], clients.data.label[part]
         head = ",".join([*(f"f{j}" for j in range(features.shape[1])), "label"])
         rows = [
             ",".join([*(f"{v:g}" for v in row), f"{int(y > 0)}"])
@@ -152,8 +154,8 @@ def write_rows(folder):
 def knock(machines, port):
     """Whether a site can open a connection to the coordinator."""
     program = f"import socket; socket.create_connection(('fl.example.org', {port}), 2)"
-    told, where = machines.command("hospital-a", sys.executable)
-    done = subprocess.run([*told, "-c", program], capture_output=True, **where)
+    command, where = machines.command("hospital-a", sys.executable)
+    done = subprocess.run([*command, "-c", program], capture_output=True, **where)
     return done.returncode == 0
 
 
@@ -185,8 +187,8 @@ def test_a_newcomer_follows_the_guide(machines, tmp_path):
         assert not (tmp_path / name / "keys").exists()
     summary = json.loads((center / "run" / "summary.json").read_text())
     assert summary["split"]["names"] == ["hospital-a", "hospital-b"]
-    told, where = machines.command("fl.example.org", "sagda verify run")
-    done = subprocess.run(told, capture_output=True, text=True, **where)
+    command, where = machines.command("fl.example.org", "sagda verify run")
+    done = subprocess.run(command, capture_output=True, text=True, **where)
     assert "the invariant holds" in done.stdout
     lines = read_audit(center / "run" / "server")
     accepted = [x for x in lines if x["what"] == "accepted" and x["phase"] == "local"]

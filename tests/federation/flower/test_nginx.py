@@ -1,4 +1,4 @@
-"""What stands open to a network: a real SuperLink behind a real nginx, and no run."""
+"""What a network can reach: a real SuperLink behind a real nginx, without a run."""
 
 import base64
 import contextlib
@@ -58,7 +58,7 @@ def server(tmp_path_factory):
 
 
 def ask(server, path, headers=None, body=b"", length=None, method="POST"):
-    """A request over TLS; the status."""
+    """Send a request over TLS. Returns the status of the answer."""
     context = ssl.create_default_context(cafile=str(server.keys.ca))
     size = len(body) if length is None else length
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
@@ -73,7 +73,7 @@ def ask(server, path, headers=None, body=b"", length=None, method="POST"):
 
 
 def signed(server, name="site-0"):
-    """The headers of a Flower node with this key."""
+    """The headers that a Flower node with this key sends."""
     secret = server.keys.folder.parent / f"{name}.key"
     signer = identity.Signer.read(secret)
     entry = identity.Entry.read(secret.with_suffix(".pub"))
@@ -96,7 +96,7 @@ def activation(server, name="site-0"):
 
 
 ACTIVATE = "/v1/fleet/activate-node"
-KNOWN = (200, 412)  # the SuperLink's answers to a key that it has; 412: active already
+KNOWN = (200, 412)  # the SuperLink's answers to a key it has; 412: already active
 
 
 @needs_nginx
@@ -109,7 +109,7 @@ def test_an_admitted_key_comes_through_and_no_other(server):
     asked = signed(server, "stranger"), activation(server, "stranger")
     assert ask(server, ACTIVATE, *asked) == 401
     assert ask(server, ACTIVATE) == 401
-    named(server, {"superlink", "key"})
+    peers_refused_with(server, {"superlink", "key"})
 
 
 @needs_nginx
@@ -123,10 +123,10 @@ def test_an_admitted_key_comes_through_and_no_other(server):
         "/",
     ],
 )
-def test_other_doors_are_closed(path, server):
+def test_other_paths_are_closed(path, server):
     assert ask(server, path, signed(server)) == 403
     server.proxy.reported.clear()
-    named(server, {"path"})
+    peers_refused_with(server, {"path"})
 
 
 @needs_nginx
@@ -134,7 +134,7 @@ def test_what_is_too_large_is_not_read(server):
     assert ask(server, ACTIVATE, signed(server), length=10**12) == 413
     assert ask(server, ACTIVATE, {"X-Big": "a" * 20_000}) == 400
     assert ask(server, ACTIVATE, signed(server), method="GET") == 403
-    named(server, {"size", "header"})
+    peers_refused_with(server, {"size", "header"})
 
 
 @needs_nginx
@@ -150,13 +150,13 @@ def test_only_tls_is_spoken_and_only_with_our_authority(server, tmp_path):
         pytest.raises(ssl.SSLError),
     ):
         context.wrap_socket(plain, server_hostname="localhost")
-    assert named(server, {"plaintext", "tls"}) == {"127.0.0.1"}
+    assert peers_refused_with(server, {"plaintext", "tls"}) == {"127.0.0.1"}
 
 
 @needs_nginx
 def test_strangers_may_try_once_a_second(server):
-    found = [ask(server, "/") for _ in range(20)]
-    assert 429 in found
+    statuses = [ask(server, "/") for _ in range(20)]
+    assert 429 in statuses
     assert ask(server, ACTIVATE, signed(server), activation(server)) in KNOWN
 
 
@@ -173,12 +173,16 @@ def test_a_removed_key_is_out_at_once_and_may_come_back(server):
     until(lambda: asked() in KNOWN)
 
 
-def named(server, codes):
-    """Waits until nginx's logs tell of these refusals; whose they were."""
-    found = []
-    told = lambda: found.extend(server.proxy.refusals()) or {f.code for f in found}
-    until(lambda: codes <= told())
-    return {refused.peer for refused in found}
+def peers_refused_with(server, codes):
+    """Wait until nginx's logs contain these refusals. Returns the peers' addresses."""
+    refusals = []
+
+    def read_codes():
+        refusals.extend(server.proxy.refusals())
+        return {refusal.code for refusal in refusals}
+
+    until(lambda: codes <= read_codes())
+    return {refusal.peer for refusal in refusals}
 
 
 def until(holds):
@@ -189,7 +193,7 @@ def until(holds):
 
 
 @needs_nginx
-def test_the_configuration_is_good_nginx(server):
+def test_nginx_accepts_the_configuration(server):
     done = subprocess.run(
         [NGINX, "-t", "-c", str(server.proxy.folder / "nginx.conf")],
         capture_output=True, text=True,

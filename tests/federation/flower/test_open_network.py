@@ -43,7 +43,7 @@ server_lr = 1.0
 sites = 3
 timeout = 60
 """
-# The liar is a site like any other, but its interpreter is not: this runs in it first.
+# Python runs this first in every process of the liar's site, which is otherwise honest.
 LIAR = """
 import json, os, sys
 
@@ -93,17 +93,17 @@ def begin():
         return content
 
     flower.records_of = records
-    # Another run's answer: sealed with the right key, for what was asked.
+    # An answer of another run, sealed with the right key for the right question.
     from sagda.federation.site.folder import SiteFolder
     answered = SiteFolder.answer
 
     def answer(self, letter):
-        found = answered(self, letter)
+        reply = answered(self, letter)
         with open(os.path.join(home, "mode")) as file:
             mode = file.read().strip()
-        if mode == "other-run" and type(found.note).__name__ == "Reply":
-            found = found._replace(note=found.note._replace(run="another"))
-        return found
+        if mode == "other-run" and type(reply.note).__name__ == "Reply":
+            reply = reply._replace(note=reply.note._replace(run="another"))
+        return reply
 
     SiteFolder.answer = answer
 
@@ -113,7 +113,7 @@ if "flwr-clientapp" in " ".join(sys.argv) or "clientapp" in " ".join(sys.orig_ar
 
 
 class Federation:
-    """A server behind nginx and its sites, for as long as the tests last."""
+    """A server behind nginx and its sites, which run while the tests do."""
 
     def __init__(self, folder):
         self.folder, self.port = folder, network.free_port()
@@ -129,11 +129,11 @@ class Federation:
         (self.folder / "evil" / "sitecustomize.py").write_text(LIAR)
         self.mode("honest")
         for i, name in enumerate(SITES):
-            own = slice(clients.start[i], clients.start[i] + clients.size[i])
+            part = slice(clients.start[i], clients.start[i] + clients.size[i])
             np.savez(
                 self.folder / f"{name}.npz",
-                features=clients.data.features[own],
-                label=clients.data.label[own],
+                features=clients.data.features[part],
+                label=clients.data.label[part],
             )
             _, public = identity.make_site(self.folder, name, 30)
             self.keys.admit(public, False)
@@ -179,7 +179,7 @@ class Federation:
         return read_audit(self.folder / "run" / "server")
 
     def named(self, code, since=0, **wanted):
-        """Lines of the audit log about such a refusal."""
+        """Lines of the audit log about refusals with this code."""
         return [
             line
             for line in self.audit()[since:]
@@ -195,8 +195,8 @@ class Federation:
             assert time.monotonic() < deadline, f"{what}: {self.words()}"
             time.sleep(0.2)
 
-    def goes_on(self, since):
-        """The others commit rounds, whatever happened."""
+    def continues(self, since):
+        """Wait until the other sites have committed another round."""
         self.wait(lambda: self.round > since, "no more rounds")
 
     def words(self):
@@ -216,12 +216,12 @@ class Federation:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    found = Federation(tmp_path_factory.mktemp("open"))
+    server = Federation(tmp_path_factory.mktemp("open"))
     try:
-        found.start()
-        yield found
+        server.start()
+        yield server
     finally:
-        found.stop()
+        server.stop()
 
 
 def context(federation):
@@ -229,7 +229,7 @@ def context(federation):
 
 
 def post(federation, path, headers=(), body=b""):
-    """A request of one's own, over TLS; the status, or None."""
+    """Send a request over TLS. Returns the status, or None without an answer."""
     with socket.create_connection(("127.0.0.1", federation.port), 10) as plain:
         secure = context(federation).wrap_socket(plain, server_hostname="localhost")
         with secure as link:
@@ -241,17 +241,18 @@ def post(federation, path, headers=(), body=b""):
 
 
 def stranger(federation, name, *arguments):
-    """A site that nobody knows, with rows of its own; its process."""
+    """Start a site that the server does not know. Returns its process."""
     shutil.copy(federation.folder / "site-0.npz", federation.folder / f"{name}.npz")
-    told = ["--server", federation.address, "--data", f"{name}.npz", "--name", name]
-    return federation.run(f"join-{name}", "join", *told, *arguments)
+    options = ["--server", federation.address, "--data", f"{name}.npz"]
+    options += ["--name", name, *arguments]
+    return federation.run(f"join-{name}", "join", *options)
 
 
 def turned_away(federation, site, name, since, at):
-    """A stranger's process is ended; nobody joined, and the run goes on."""
+    """End a stranger's process. Nobody may have joined, and the run must continue."""
     site.terminate()
     site.wait(40)
-    federation.goes_on(at)
+    federation.continues(at)
     manifest = json.loads((federation.folder / "run/server/manifest.json").read_text())
     assert sorted(manifest["members"]) == sorted(SITES)
     assert not (federation.folder / f"sagda-{name}" / "farewell.json").exists()
@@ -270,7 +271,7 @@ def test_an_unregistered_key(federation):
 
 
 def test_a_stolen_name_under_a_registered_key_is_not_enough(federation):
-    """The public half of a key is no secret; who only shows it is refused by Flower."""
+    """A public key is no secret: Flower refuses whoever has no private key for it."""
     since, at = len(federation.audit()), federation.round
     public = identity.Entry.read(federation.folder / "site-0.pub").header
     headers = [f"flwr-public-key: {public}", "Content-Type: application/protobuf"]
@@ -278,11 +279,11 @@ def test_a_stolen_name_under_a_registered_key_is_not_enough(federation):
     headers += ["flwr-timestamp: 2026-01-01T00:00:00+00:00", f"flwr-signature: {now}"]
     assert post(federation, "/v1/fleet/pull-messages", headers, b"x") in (400, 401, 415)
     federation.wait(lambda: federation.named("superlink", since), "not in the log")
-    federation.goes_on(at)
+    federation.continues(at)
 
 
 def test_a_wrong_certificate(federation):
-    """A site that has another authority does not talk to this server."""
+    """A site with another certificate authority refuses to talk to this server."""
     since, at = len(federation.audit()), federation.round
     other = Keys(federation.folder / "other")
     other.init(["localhost"], 30)
@@ -311,7 +312,7 @@ def test_no_tls(federation):
     ],
 )
 def test_a_registered_site_that_lies(mode, code, federation):
-    """Replayed, tampered with, of another run, malformed."""
+    """Each kind of false answer is refused by its code; honest ones count again."""
     if mode == "replay":
         federation.mode("record")
         federation.wait((federation.folder / "old").exists, "nothing was recorded")
@@ -320,7 +321,7 @@ def test_a_registered_site_that_lies(mode, code, federation):
     named = lambda: federation.named(code, since, name="liar")
     federation.wait(named, f"no line with {code}: {federation.audit()[since:]}")
     federation.mode("honest")
-    federation.goes_on(at)
+    federation.continues(at)
     done = len(federation.audit())
     accepted = lambda: [
         line
@@ -347,11 +348,11 @@ def test_an_oversized_header_and_body(federation):
             )
             assert b" 413 " in link.recv(4096).splitlines()[0]
     federation.wait(lambda: federation.named("size", since), "not in the audit log")
-    federation.goes_on(at)
+    federation.continues(at)
 
 
 def test_an_outsider_who_submits_an_app(federation):
-    """Flower's own command, with the right authority: the door is not there."""
+    """Flower's own command, with the right authority, cannot reach /v1/control/."""
     since, at = len(federation.audit()), federation.round
     home = federation.folder / "outsider"
     app = home / "app"
@@ -372,13 +373,13 @@ def test_an_outsider_who_submits_an_app(federation):
     assert done.returncode != 0 or "rror" in done.stdout + done.stderr
     federation.wait(lambda: federation.named("path", since), "not in the audit log")
     assert any("/v1/control/" in line["text"] for line in federation.named("path"))
-    federation.goes_on(at)
+    federation.continues(at)
 
 
 def test_strangers_are_slowed_down(federation):
-    found = [post(federation, "/") for _ in range(25)]
-    assert found.count(429) >= 10
-    assert found[0] in (403, 429)
+    statuses = [post(federation, "/") for _ in range(25)]
+    assert statuses.count(429) >= 10
+    assert statuses[0] in (403, 429)
 
 
 def test_a_site_removed_and_admitted_again_while_it_runs(federation):
@@ -388,14 +389,14 @@ def test_a_site_removed_and_admitted_again_while_it_runs(federation):
         (federation.folder / "run/server/manifest.json").read_text()
     )["members"]
     federation.wait(lambda: "liar" not in members(), "still a member")
-    federation.goes_on(at)
+    federation.continues(at)
     federation.keys.admit(federation.folder / "liar.pub", False)
     federation.wait(lambda: "liar" in members(), "not admitted again", 120)
-    federation.goes_on(federation.round)
+    federation.continues(federation.round)
 
 
 def test_last_the_files_are_exact(federation):
-    """Stopped, and verified: V is the sum of all variates after all that."""
+    """After all these attacks, V is still the sum of all variates."""
     serve = federation.started[0]
     serve.terminate()
     serve.wait(60)

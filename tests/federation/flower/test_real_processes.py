@@ -1,4 +1,4 @@
-"""Federations as real processes: SuperLink, SuperNodes, and what becomes of them."""
+"""Federations as real processes, some of which are killed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ RATES = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 5, "batch_size": 20}
 
 
 def prepare(folder, sites, table="", **keys):
-    """A split of a9a, and files of it as a server and its sites have them."""
+    """A split of a9a, and the files of its server and sites, as `demo` expects them."""
     data = sagda.load("a9a")
     clients = sagda.partition(data.train, "by-label", clients=sites, samples=500)
     home = folder / "sites"
@@ -61,8 +61,8 @@ def verified(folder):
 
 
 def of_this_run(folder):
-    """The processes that have to do with a folder, by their command lines."""
-    found = {}
+    """Command lines of the running processes that mention a folder, by process id."""
+    lines = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -70,8 +70,8 @@ def of_this_run(folder):
             except OSError:
                 continue
             if str(folder) in line and processes.lives(int(path.name)):
-                found[int(path.name)] = line
-    return found
+                lines[int(path.name)] = line
+    return lines
 
 
 def at_end(deadline):
@@ -89,17 +89,17 @@ def test_real_processes_agree_with_the_simulator(name, tmp_path):
         method_of(Config(**RATES), name), sagda.AUC.of(clients), clients, rounds=10,
         cohort=4, batch_size=20, eval_every=5,
     )  # fmt: skip
-    found = read_results(folder).columns[name]
+    columns = read_results(folder).columns[name]
     for column in run.history.columns:
         if column not in ("seconds", "eval_bytes"):
             # The gap is a small difference of Phi and f, and as exact as they are.
             scale = np.abs(run.history["phi"]).max() if column == "gap" else 0.0
             np.testing.assert_allclose(
-                found[column], run.history[column], rtol=1e-5, atol=1e-5 * scale,
+                columns[column], run.history[column], rtol=1e-5, atol=1e-5 * scale,
                 err_msg=column,
             )  # fmt: skip
     for column in ("bytes_down", "bytes_up", "gradients", "samples"):
-        np.testing.assert_array_equal(found[column], run.history[column])
+        np.testing.assert_array_equal(columns[column], run.history[column])
     assert not of_this_run(folder)
 
 
@@ -119,20 +119,20 @@ def test_a_pytorch_model_trains_through_real_processes(tmp_path):
     keys = {"algorithms": ["sagda-i"], "rounds": 5, "model": "nets.py:make"}
     clients, files = prepare(folder, 4, **keys, cohort=3)
     (folder / "sites" / "nets.py").write_text(NETS)
-    own = f"{folder / 'sites' / 'nets.py'}:make"
+    model_code = f"{folder / 'sites' / 'nets.py'}:make"
     until = at_end(time.monotonic() + 1500)
-    code, words = demo(folder, files, lambda s: None, until, ["--model", own])
+    code, words = demo(folder, files, lambda s: None, until, ["--model", model_code])
     assert code == 0, words
-    allow(own)
+    allow(model_code)
     problem = sagda.AUC.of(clients, model_of("nets.py:make", 123))
     run = sagda.simulate(
         method_of(Config(**RATES), "sagda-i"), problem, clients, rounds=5, cohort=3,
         batch_size=20,
     )  # fmt: skip
-    found = read_results(folder).columns["sagda-i"]
+    columns = read_results(folder).columns["sagda-i"]
     for column in ("phi", "f", "grad_phi_sq", "auc_train", "bytes_up", "bytes_down"):
         np.testing.assert_allclose(
-            found[column], run.history[column], rtol=1e-4, err_msg=column
+            columns[column], run.history[column], rtol=1e-4, err_msg=column
         )
     model = safetensors.numpy.load_file(folder / "model.safetensors")
     for name, value in run.z.x.model.items():
@@ -143,7 +143,7 @@ def test_a_pytorch_model_trains_through_real_processes(tmp_path):
 
 
 class Killer(threading.Thread):
-    """Kills one process after another as a run goes on."""
+    """Kills one process after another while a run continues."""
 
     def __init__(self, folder):
         super().__init__(daemon=True)
@@ -180,10 +180,10 @@ def test_killed_client_server_and_superlink_leave_everything_exact(tmp_path):
     code, words = demo(folder, files, lambda s: None, at_end(time.monotonic() + 1500))
     assert code == 0, words
     assert len(killer.killed) == 3
-    code, found = verified(folder)
-    assert code == 0, found
-    assert found["holds"]
-    assert any("bit for bit" in finding["what"] for finding in found["findings"])
+    code, report = verified(folder)
+    assert code == 0, report
+    assert report["holds"]
+    assert any("bit for bit" in finding["what"] for finding in report["findings"])
     manifest = json.loads((folder / "server" / "manifest.json").read_text())
     assert manifest["round"] == 9
     assert not of_this_run(folder)
@@ -199,7 +199,7 @@ def test_the_demonstration_leaves_a_folder_and_nothing_running(tmp_path):
     assert "the invariant holds" in done.stdout
     for name in ("config.toml", "history.csv", "summary.json", "report.html"):
         assert (folder / name).is_file()
-    found = read_results(folder).columns["sagda-i"]
-    assert found["round"][0, -1] == 8
-    assert found["auc_test"][0, -1] > 0.85
+    columns = read_results(folder).columns["sagda-i"]
+    assert columns["round"][0, -1] == 8
+    assert columns["auc_test"][0, -1] > 0.85
     assert not of_this_run(folder)

@@ -36,7 +36,7 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Lead the run of the folder that the environment or the run's settings name."""
-    # Imported late: a site's processes, one per message, need none of this.
+    # Imported late: a site starts a process for every message and needs none of this.
     from sagda.federation.flower.grid import GridSites
     from sagda.federation.flower.guards import guard_grid
     from sagda.federation.server.results import run_federation

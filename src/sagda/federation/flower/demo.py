@@ -93,6 +93,7 @@ def demo(
     with contextlib.ExitStack() as stack:
 
         def start(place: Path, command: str, *arguments: str) -> Process:
+            # The stack stops the sites first and then the server, as a user would.
             log = place / f"{command}.log"
             process = Process([*sagda, command, *arguments], place / "flower", log)
             stack.callback(process.stop, PATIENCE)
@@ -114,6 +115,7 @@ def demo(
             )
             for name, file in files.items()
         ]
+        # The server's code decides. A site that fails ends the demonstration at once.
         while server.code is None and not stop():
             show(read_status(folder / SERVER))
             for site in sites:

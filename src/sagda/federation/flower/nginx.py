@@ -33,6 +33,7 @@ REPORT = 60.0  # seconds in which the same refusal is reported once
 MAX_REPORTED = 10_000  # refusals that are remembered for that
 START = 10.0  # seconds for nginx to start
 
+# A line of the error log, with the reason and the peer's address as groups.
 HANDSHAKE = re.compile(
     r"\S+ \S+ \[\w+\] \d+#\d+: \*\d+ SSL_do_handshake\(\) failed "
     r"\(SSL: ([^)]*)\).* while SSL handshaking, client: ([^,]+), server: "
@@ -122,6 +123,7 @@ class Proxy:
 
     def started(self) -> Process:
         """nginx's process, once it accepts connections."""
+        # A process of another program on the port would look like our nginx.
         network.check_port("--port", self.host, self.port)
         self.write_sites()
         command = [program(), "-c", str(self.folder / CONFIG), "-p", str(self.folder)]
@@ -133,6 +135,7 @@ class Proxy:
 
     def write_sites(self) -> bool:
         """Write the admitted keys for nginx. Returns whether they have changed."""
+        # The header is base64 and the name is checked, so neither needs escapes.
         lines = [
             f'"{entry.header}" 1; # {entry.name}\n'
             for entry in self.register.now().values()
@@ -183,7 +186,7 @@ class Proxy:
                 content = file.read(MAX_LOG)
         except FileNotFoundError:
             return []
-        content = content[: content.rfind(b"\n") + 1]
+        content = content[: content.rfind(b"\n") + 1]  # nginx may be writing the rest
         self.read[name] += len(content)
         if self.read[name] > MAX_LOG and self.read[name] == self.size(name):
             os.truncate(self.folder / name, 0)  # nginx appends, so it starts anew
@@ -204,6 +207,7 @@ def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
     except (ValueError, KeyError, TypeError):
         return None
     name = names.get(request.get("key", ""), "an unknown key")
+    # With an upstream status the request came through, and the SuperLink refused it.
     if request.get("upstream"):
         text = f"the SuperLink answered {status} to {name} at {path}"
         return TurnedAway(peer, "superlink", text)

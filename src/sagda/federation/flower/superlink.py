@@ -60,9 +60,12 @@ class SuperLinkProcess:
         network.check_port("--port", self.host, self.port)
         command = [program("flower-superlink")]
         command += ["--host", self.host, "--port", str(self.port)]
+        # Nodes stay registered when the SuperLink is restarted with its database.
         command += ["--database", str(self.home / "superlink.db")]
+        # Otherwise it resolves the app's dependencies, which fails without internet.
         command += ["--disable-runtime-dependency-installation"]
         environment = {FOLDER: str(self.folder.resolve())}
+        # The model that this process was allowed to run is also allowed there.
         for name, path in user_code.OWN.items():
             environment[MODEL] = f"{path}:{name.rpartition(':')[2]}"
         if self.keys is None:
@@ -84,7 +87,7 @@ class SuperLinkProcess:
     def flwr(self, *arguments: str) -> Process:
         """A finished `flwr` command; its output is the answer."""
         log = self.folder / SERVER / "flwr.log"
-        log.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)  # the log then holds this answer only
         process = Process([program("flwr"), *arguments], self.home, log)
         process.finish(START)
         return process
@@ -98,6 +101,7 @@ class SuperLinkProcess:
         """
         if self.keys is None:
             return
+        # Asking costs a process of 2 s, so only new fingerprints are sent.
         path = self.home / ENROLLED
         enrolled: list[str] = json.loads(path.read_text()) if path.exists() else []
         for entry in Register(self.keys.sites).now().values():
@@ -211,7 +215,8 @@ class ServerSupervisor:
                 self.link.enrol()
                 self.update_proxy()
             except BadValue as trouble:
-                # Tried again later. A run does not end because a key was not taken.
+                # It is tried again later: a run must not end for a key that Flower
+                # did not take, or for a moment without nginx.
                 self.audit.write("trouble", text=str(trouble))
                 self.updated += TROUBLE
         return status
@@ -237,6 +242,7 @@ class ServerSupervisor:
             show(status)
             if status.get("state") in ("done", "failed"):
                 return ServeEnd(status["code"], status["sentence"])
+            # A committed round shows that the start was a good one.
             if status.get("round", -1) > last:
                 last, self.starts = status["round"], 1
             if self.starts > MAX_STARTS:
