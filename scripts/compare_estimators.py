@@ -1,6 +1,8 @@
-"""a9a by label over 100 clients: estimators, FSGDA, FedAvg, and pooled regression.
+"""Compare the estimators with FedAvg and pooled logistic regression on a9a.
 
-Prints the table of docs/estimators.md.
+    python scripts/compare_estimators.py
+
+a9a is split by label over 100 clients. The output is the table of docs/estimators.md.
 """
 
 import time
@@ -19,8 +21,8 @@ from sagda.estimators.tuning import local_rate
 
 
 @dataclass(frozen=True)
-class CrossEntropy(sagda.Problem):
-    """Logistic regression, which has no y: with FSGDA it is FedAvg."""
+class LinearCrossEntropy(sagda.Problem):
+    """Logistic regression. It has no y, so FSGDA on it is FedAvg."""
 
     features: int
 
@@ -64,13 +66,15 @@ def main() -> None:
     federation = sagda.Federation.of(train, order, np.bincount(site))
     scaling = Scaling.of(federation)
     federation = federation._replace(data=scaled(federation.data, scaling))
-    problem = CrossEntropy(train.features.shape[1])
+    problem = LinearCrossEntropy(train.features.shape[1])
     method = lambda rate: sagda.fsgda(local_lr=rate, server_lr=1.0, local_steps=10)
     areas, begun = [], time.perf_counter()
     for seed in range(3):
-        own: dict[str, Any] = {"rounds": 200, "batch_size": 32, "seeds": seed}
-        rate = local_rate(method, problem, federation, **own)
-        run = sagda.simulate(method(rate), problem, federation, eval_every=50, **own)
+        options: dict[str, Any] = {"rounds": 200, "batch_size": 32, "seeds": seed}
+        rate = local_rate(method, problem, federation, **options)
+        run = sagda.simulate(
+            method(rate), problem, federation, eval_every=50, **options
+        )
         scores = scaled(test, scaling).features @ np.asarray(run.z.x[0])
         areas.append(float(roc_auc_score(test.label, scores)))
     taken = (time.perf_counter() - begun) / 3

@@ -1,13 +1,16 @@
 """Deep AUC on imbalanced MNIST: SAGDA, FSGDA, and FedAvg on cross-entropy.
 
-Runs what docs/evidence/deep_auc.json does not have yet. With `--docs PAGE` it writes
-that page's tables and its pictures from the evidence.
+    python scripts/deep_auc.py --docs docs/deep-auc.md
+
+Makes the runs that are missing in docs/evidence/deep_auc.json (`deep_auc_runs.py`).
+With `--docs PAGE` it writes the tables and pictures of that page from the evidence.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,58 +40,62 @@ NAMES = {
     "fedavg-server": "FedAvg, server rate tuned",
 }
 SHOWN = (50, 100, 300)
-# SAGDA sends twice what the others send in a round.
+# (SAGDA's round, the other's round): equal rounds, and equal bytes, because SAGDA sends
+# twice as many bytes per round.
 PAIRS = [(t, t) for t in SHOWN] + [(ROUNDS // 2, ROUNDS)]
 GENERATED = re.compile(r"(<!-- generated -->\n).*(<!-- end -->\n)", re.DOTALL)
 
 
-def aucs(found: Any, method: str, cohort: int) -> np.ndarray:
-    """[seeds, evaluations] of test AUC; not a number where a run had diverged."""
-    own = found["runs"][f"{method}/{cohort}"]
-    return np.array([own[str(seed)]["auc"] for seed in SEEDS], float)
+def aucs(evidence: Any, method: str, cohort: int) -> np.ndarray:
+    """The test AUC, [seeds, evaluations]; NaN after a run diverged."""
+    runs = evidence["runs"][f"{method}/{cohort}"]
+    return np.array([runs[str(seed)]["auc"] for seed in SEEDS], float)
 
 
 def at(values: np.ndarray, t: int) -> np.ndarray:
+    """The values of round t."""
     return values[:, t // EVERY]
 
 
-def finished(found: Any) -> list[int]:
-    """The cohorts for which every run is there."""
-    runs = lambda method, m: found["runs"].get(f"{method}/{m}", {})
+def finished(evidence: Any) -> list[int]:
+    """The cohorts for which every run is finished."""
+    runs = lambda method, m: evidence["runs"].get(f"{method}/{m}", {})
     every = lambda m: all(str(s) in runs(n, m) for n in METHODS for s in SEEDS)
     return [m for m in COHORTS if every(m)]
 
 
 def verdict(difference: np.ndarray) -> str:
-    """Ahead or behind if the 95 % interval leaves out 0, and else level."""
+    """Ahead or behind if the 95 % interval excludes 0, else level."""
     _, low, high = interval(difference)
     return "ahead" if low > 0 else "behind" if high < 0 else "level"
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def part(cohort: int) -> str:
+    """The cohort in words."""
     return "All 50 clients" if cohort == 50 else f"{cohort} of 50 clients"
 
 
-def results(found: Any, cohort: int) -> str:
+def results(evidence: Any, cohort: int) -> str:
+    """The table of test AUC by method and round."""
     rows = []
     for method, name in NAMES.items():
-        values = aucs(found, method, cohort)
-        told = "{:.4f} [{:.4f}, {:.4f}]".format
-        shown = [told(*interval(at(values, t))) for t in SHOWN]
-        rows.append([name, *shown])
+        values = aucs(evidence, method, cohort)
+        text = "{:.4f} [{:.4f}, {:.4f}]".format
+        rows.append([name, *(text(*interval(at(values, t))) for t in SHOWN)])
     return grid(["test AUC", *(f"round {t}" for t in SHOWN)], rows)
 
 
-def differences(found: Any, cohort: int) -> str:
-    """SAGDA less another, in thousandths of AUC."""
-    ours, rows = aucs(found, "sagda-i", cohort), []
+def differences(evidence: Any, cohort: int) -> str:
+    """The table of SAGDA's AUC minus that of each other method, in thousandths."""
+    ours, rows = aucs(evidence, "sagda-i", cohort), []
     for method in list(NAMES)[1:]:
-        theirs = aucs(found, method, cohort)
+        theirs = aucs(evidence, method, cohort)
         for t, other in PAIRS:
             gap = 1000 * (at(ours, t) - at(theirs, other))
             when = f"round {t}" if t == other else f"round {t}, the other at {other}"
@@ -99,80 +106,84 @@ def differences(found: Any, cohort: int) -> str:
     return grid(head, rows)
 
 
-def tuning(found: Any, cohort: int) -> str:
+def tuning(evidence: Any, cohort: int) -> str:
+    """The table of tuned rates, with the AUC at their neighbours in the grid."""
     rows = []
     for method, axes in METHODS.items():
         key = f"{method}/{cohort}"
-        tried, own = places(found["tuning"][key]), found["runs"][key]
+        tried, runs = places(evidence["tuning"][key]), evidence["runs"][key]
         for i, axis in enumerate(axes):
             ladder = sorted({place[i] for place in tried})
-            below, chosen, above = (f"{v:.5f}" for v in own["validation"][axis])
+            below, chosen, above = (f"{v:.5f}" for v in runs["validation"][axis])
             span = f"{rate(ladder[0]):g} to {rate(ladder[-1]):g}"
             first = [NAMES[method], str(len(tried))] if i == 0 else ["", ""]
-            best = f"{own['rates'][axis]:g}"
+            best = f"{runs['rates'][axis]:g}"
             rows.append([*first, axis, span, best, below, chosen, above])
     head = ["method", "points", "rate", "tried", "chosen"]
     return grid([*head, "AUC one rung below", "chosen", "one above"], rows)
 
 
-def by_server_rate(found: Any, cohort: int) -> str:
-    """The best validation AUC at each server rate, whatever the other rates."""
+def by_server_rate(evidence: Any, cohort: int) -> str:
+    """The table of the best validation AUC at each server rate."""
     best: dict[str, dict[int, float]] = {}
     for method, axes in METHODS.items():
         if "server" in axes:
-            own = best.setdefault(method, {})
-            for place, value in places(found["tuning"][f"{method}/{cohort}"]).items():
-                own[place[-1]] = max(value, own.get(place[-1], 0.0))
+            row = best.setdefault(method, {})
+            tried = places(evidence["tuning"][f"{method}/{cohort}"])
+            for place, value in tried.items():
+                row[place[-1]] = max(value, row.get(place[-1], 0.0))
     rungs = sorted(set().union(*best.values()))
-    cell = lambda own, i: f"{own[i]:.4f}" if i in own else "-"
-    rows = [[NAMES[m], *(cell(own, i) for i in rungs)] for m, own in best.items()]
+    cell = lambda row, i: f"{row[i]:.4f}" if i in row else "-"
+    rows = [[NAMES[m], *(cell(row, i) for i in rungs)] for m, row in best.items()]
     return grid(["server rate", *(f"{rate(i):g}" for i in rungs)], rows)
 
 
-def swap(found: Any, method: str, cohort: int) -> float:
-    """A method's mean validation AUC with the rates that the other one chose."""
-    return float(np.mean([final(r) for r in found["crossed"][f"{method}/{cohort}"]]))
+def swap(evidence: Any, method: str, cohort: int) -> float:
+    """A method's mean validation AUC with the rates tuned for the other method."""
+    return float(np.mean([final(r) for r in evidence["crossed"][f"{method}/{cohort}"]]))
 
 
-def minutes(found: Any) -> tuple[float, float]:
-    """Of tuning, and of the runs that are reported."""
-    tuned = [r for kept in found["tuning"].values() for p in kept.values() for r in p]
-    runs = [own[str(seed)] for own in found["runs"].values() for seed in SEEDS]
-    total = lambda some: sum(run["seconds"] for run in some) / 60
-    return total(tuned), total(runs)
+def minutes(evidence: Any) -> tuple[float, float]:
+    """The minutes of tuning, and those of the reported runs."""
+    points = [runs for grid in evidence["tuning"].values() for runs in grid.values()]
+    reported = [runs[str(s)] for runs in evidence["runs"].values() for s in SEEDS]
+    total = lambda runs: sum(run["seconds"] for run in runs) / 60
+    return total(chain.from_iterable(points)), total(reported)
 
 
-def sections(found: Any) -> Iterator[str]:
-    for cohort in finished(found):
+def sections(evidence: Any) -> Iterator[str]:
+    """The generated part of the page, piece by piece."""
+    for cohort in finished(evidence):
         name = f"deep-auc-{cohort}"
         yield f"## {part(cohort)} in every round\n"
         yield f"![1 − test AUC by round, {part(cohort).lower()}](images/{name}.png)\n"
         yield "*1 − test AUC: geometric mean of 5 seeds with its 95 % band.*\n"
-        yield results(found, cohort)
-        yield differences(found, cohort)
+        yield results(evidence, cohort)
+        yield differences(evidence, cohort)
         yield "Tuning, by validation AUC at the last round:\n"
-        yield tuning(found, cohort)
+        yield tuning(evidence, cohort)
         yield "The best validation AUC at each server rate tried:\n"
-        yield by_server_rate(found, cohort)
-        swapped = [swap(found, method, cohort) for method in ("sagda-i", "fsgda")]
+        yield by_server_rate(evidence, cohort)
+        swapped = [swap(evidence, method, cohort) for method in ("sagda-i", "fsgda")]
         yield "With each other's rates: SAGDA {:.4f}, FSGDA {:.4f}.\n".format(*swapped)
     yield "## Time\n"
     yield (
         "Tuning took {:.0f} minutes and the reported runs {:.1f}, compilation "
-        "included, on one core that other programs shared.\n".format(*minutes(found))
+        "included, on one core that other programs shared.\n".format(*minutes(evidence))
     )
 
 
-def generated(found: Any) -> str:
-    return "\n".join(sections(found))
+def generated(evidence: Any) -> str:
+    """The generated part of the page."""
+    return "\n".join(sections(evidence))
 
 
-def chart(found: Any, cohort: int) -> dict[str, Any]:
-    """1 - AUC over rounds, on a logarithmic axis."""
+def chart(evidence: Any, cohort: int) -> dict[str, Any]:
+    """A chart of 1 - AUC over rounds, on a logarithmic axis."""
     alt, _ = drawing()
     rows = []
     for method, name in NAMES.items():
-        logs = np.log10(1 - aucs(found, method, cohort))
+        logs = np.log10(1 - aucs(evidence, method, cohort))
         for j in range(1, logs.shape[1]):
             mean, low, high = (10.0**v for v in interval(logs[:, j]))
             row = {"method": name, "round": j * EVERY, "mean": mean}
@@ -209,26 +220,30 @@ def chart(found: Any, cohort: int) -> dict[str, Any]:
     return together.configure_axis(labelFontSize=13, titleFontSize=14).to_dict()
 
 
-def write_docs(found: Any, page: Path) -> None:
+def write_docs(evidence: Any, page: Path) -> None:
+    """Replace the generated part of the page, and draw its pictures."""
     text = page.read_text(encoding="utf-8")
     if not GENERATED.search(text):
-        raise ValueError(f"{page} has no place for tables, marked as generated.")
-    fill = lambda marks: f"{marks[1]}\n{generated(found)}\n{marks[2]}"
+        raise ValueError(
+            f"{page} must have the lines <!-- generated --> and <!-- end -->, between "
+            "which the tables go; add them."
+        )
+    fill = lambda marks: f"{marks[1]}\n{generated(evidence)}\n{marks[2]}"
     durable.write(page, GENERATED.sub(fill, text))
-    for cohort in finished(found):
+    for cohort in finished(evidence):
         picture = page.parent / "images" / f"deep-auc-{cohort}.png"
-        write_picture(chart(found, cohort), picture)
+        write_picture(chart(evidence, cohort), picture)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evidence", type=Path, default=EVIDENCE)
     parser.add_argument("--docs", type=Path, help="the page to write tables into")
-    given = parser.parse_args()
-    run_all(given.evidence)
-    if given.docs:
-        found = json.loads(given.evidence.read_text(encoding="utf-8"))
-        write_docs(found, given.docs)
+    options = parser.parse_args()
+    run_all(options.evidence)
+    if options.docs:
+        evidence = json.loads(options.evidence.read_text(encoding="utf-8"))
+        write_docs(evidence, options.docs)
 
 
 if __name__ == "__main__":

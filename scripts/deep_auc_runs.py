@@ -1,6 +1,7 @@
-"""The runs of docs/deep-auc.md: data, methods, tuning; `deep_auc.py` is the command.
+"""The runs of docs/deep-auc.md: its data, methods and tuning.
 
-Every finished run is kept at once, so that a stop loses one point of a grid at most.
+`deep_auc.py` is the command. Each finished run is saved immediately, so an interruption
+loses at most one point of a grid.
 """
 
 import json
@@ -24,10 +25,10 @@ from sagda.keys import generator
 CLIENTS, ROWS, VALIDATION = 50, 100, 10_000
 COHORTS = (50, 10)  # all clients, and 10 of 50
 ROUNDS, STEPS, BATCH = 300, 10, 10
-EVERY, TUNING_EVERY = 10, 50  # rounds between AUCs that are kept
+EVERY, TUNING_EVERY = 10, 50  # rounds between evaluations
 SEEDS = (0, 1, 2, 3, 4)
 TUNING_SEEDS = {50: (100, 101), 10: (100, 101, 102)}  # by cohort, as time allows
-# By method, the axes of its grid.
+# The axes of each method's grid.
 METHODS = {
     "sagda-i": ("local x", "local y", "server"),
     "fsgda": ("local x", "local y", "server"),
@@ -46,12 +47,12 @@ SETTINGS = {
     "seeds": list(SEEDS),
     "tuning seeds": {str(m): list(seeds) for m, seeds in TUNING_SEEDS.items()},
 }
-Place = tuple[int, ...]  # of a grid's point, by axis, on the ladder of rates
+Place = tuple[int, ...]  # a grid point: one rung of the ladder of rates per axis
 
 
 @dataclass(frozen=True)
-class CrossEntropy(sagda.Problem):
-    """Logistic loss of a network; it has no y, so that FSGDA is FedAvg."""
+class NetworkCrossEntropy(sagda.Problem):
+    """Logistic loss of a network. It has no y, so FSGDA on it is FedAvg."""
 
     measures_phi = False
 
@@ -73,7 +74,7 @@ class CrossEntropy(sagda.Problem):
 
 @cache
 def tables() -> tuple[sagda.Table, sagda.Table, sagda.Table]:
-    """Rows to draw clients from, rows to tune on, and MNIST's test rows."""
+    """The rows for clients, the validation rows for tuning, and MNIST's test rows."""
     data = sagda.load("mnist", positive=1)
     assert data.test is not None
     order = generator(0, "validation").permutation(len(data.train.label))
@@ -82,12 +83,13 @@ def tables() -> tuple[sagda.Table, sagda.Table, sagda.Table]:
 
 
 def rows_of(table: sagda.Table, rows: np.ndarray) -> sagda.Table:
+    """Some rows of a table."""
     return sagda.Table(*(None if c is None else c[rows] for c in table))
 
 
 @cache
 def clients_of(seed: int) -> sagda.Federation:
-    """One client of ones, 49 of other digits, sorted by digit; rows drawn by seed."""
+    """50 clients sorted by digit: one has ones, 49 the other digits, drawn by seed."""
     pool = tables()[0]
     order = generator(seed, "rows").permutation(len(pool.label))
     ones, others = order[pool.label[order] > 0], order[pool.label[order] < 0]
@@ -99,10 +101,10 @@ def clients_of(seed: int) -> sagda.Federation:
 def train(
     method: str, rates: dict[str, float], cohort: int, seed: int, on: Any, every: int
 ) -> Any:
-    """The AUC of the rows `on` every few rounds of one run."""
+    """One run: its AUC on the rows `on` every few rounds, and its seconds."""
     clients, model = clients_of(seed), sagda.MLP(784, width=32, depth=1)
     is_auc = method in ("sagda-i", "fsgda")
-    problem = sagda.AUC.of(clients, model) if is_auc else CrossEntropy(model)
+    problem = sagda.AUC.of(clients, model) if is_auc else NetworkCrossEntropy(model)
     algorithm = sagda.algorithm(
         "sagda-i" if method == "sagda-i" else "fsgda",
         local_lr=(rates["local x"], rates.get("local y", 1.0)),
@@ -122,9 +124,10 @@ def train(
             eval_every=every,
             test=on,
         )
-    found = [float(a) for a in run.history["auc_test"][0]]
-    found += [np.nan] * (ROUNDS // every + 1 - len(found))  # after it diverged
-    auc = [round(a, 6) if np.isfinite(a) else None for a in found]
+    values = [float(a) for a in run.history["auc_test"][0]]
+    # A run that diverged has fewer evaluations.
+    values += [np.nan] * (ROUNDS // every + 1 - len(values))
+    auc = [round(a, 6) if np.isfinite(a) else None for a in values]
     return {"auc": auc, "seconds": round(time.perf_counter() - begun, 2)}
 
 
@@ -132,21 +135,22 @@ def train(
 
 
 def rate(rung: int) -> float:
-    """..., 0.1, 0.3, 1, 3, 10, ...; 1 is the rung 0."""
+    """The rate of a rung: ..., 0.1, 0.3, 1, 3, 10, ...; rung 0 is rate 1."""
     return float(f"{(1, 3)[rung % 2] * 10.0 ** (rung // 2):.6g}")
 
 
 def rung(value: float) -> int:
+    """The rung of a rate."""
     return next(i for i in range(-40, 40) if rate(i) == value)
 
 
 def tune(
     measure: Callable[[Place], float], start: Place, tried: dict[Place, float]
 ) -> Place:
-    """The best place of a grid that grows around its best until that is inside.
+    """The best point of a grid that grows until all neighbours of its best are tried.
 
-    It goes on from what has been `tried`. Neighbours along the axes come first, and
-    at the end all of them have been measured, diagonal ones too.
+    Continues from the points in `tried`. Neighbours along one axis come first, then
+    diagonal ones.
     """
     tried = tried or {start: measure(start)}
     moves = list(product((-1, 0, 1), repeat=len(start)))
@@ -164,11 +168,11 @@ def tune(
 
 
 def neighbours(tried: dict[Place, float], best: Place) -> list[list[float]]:
-    """By axis, what one rung less, the optimum and one rung more gave.
+    """For each axis, the values one rung below the optimum, at it, and one above.
 
-    An optimum at an edge of its grid, or with a better neighbour, is refused.
+    Raises if the optimum is at an edge of the grid, or if a neighbour is better.
     """
-    found = []
+    values_by_axis = []
     for axis in range(len(best)):
         near = [(*best[:axis], best[axis] + s, *best[axis + 1 :]) for s in (-1, 0, 1)]
         missing = [place for place in near if place not in tried]
@@ -177,69 +181,78 @@ def neighbours(tried: dict[Place, float], best: Place) -> list[list[float]]:
         values = [round(tried[place], 6) for place in near]
         if max(values) > values[1]:
             raise ValueError(f"{best} is no optimum on axis {axis}: {values}.")
-        found.append(values)
-    return found
+        values_by_axis.append(values)
+    return values_by_axis
 
 
 def final(run: Any) -> float:
-    """What tuning goes by: the last AUC, and the worst one if the run diverged."""
+    """The value that tuning maximises: the last AUC, or 0 if the run diverged."""
     return 0.0 if run["auc"][-1] is None else run["auc"][-1]
 
 
-def places(kept: Any) -> dict[Place, float]:
-    """By place of a method's grid, the mean validation AUC over tuning seeds."""
+def places(points: Any) -> dict[Place, float]:
+    """The mean validation AUC over tuning seeds, by grid point."""
     place = lambda name: tuple(rung(float(r)) for r in name.split())
     mean = lambda runs: float(np.mean([final(run) for run in runs]))
-    return {place(name): mean(runs) for name, runs in kept.items()}
+    return {place(name): mean(runs) for name, runs in points.items()}
 
 
 def validate(method: str, rates: dict[str, float], cohort: int) -> list[Any]:
-    """Runs by tuning seed, with AUCs of the validation rows."""
+    """One run for each tuning seed, evaluated on the validation rows."""
     return [
         train(method, rates, cohort, seed, tables()[1], TUNING_EVERY)
         for seed in TUNING_SEEDS[cohort]
     ]
 
 
-def run_all(evidence: Path) -> None:
-    """Tune and run what `evidence` does not have yet; at last, swap rates."""
-    found = read(evidence) if evidence.exists() else {"tuning": {}, "runs": {}}
-    if found.setdefault("settings", SETTINGS) != SETTINGS:
-        raise ValueError(f"{evidence} has other settings: {found['settings']}.")
-    save = lambda: durable.write(evidence, json.dumps(found, indent=None) + "\n")
+def run_all(path: Path) -> None:
+    """Tune and run what is missing in the evidence file; last, swap the tuned rates."""
+    evidence = read(path) if path.exists() else {"tuning": {}, "runs": {}}
+    if evidence.setdefault("settings", SETTINGS) != SETTINGS:
+        raise ValueError(
+            f"{path} must have the settings {SETTINGS}, got {evidence['settings']}; remove "
+            "it to start again."
+        )
+    save = lambda: durable.write(path, json.dumps(evidence, indent=None) + "\n")
     for cohort, (method, axes) in product(sorted(COHORTS), METHODS.items()):
-        kept = found["tuning"].setdefault(f"{method}/{cohort}", {})
+        points = evidence["tuning"].setdefault(f"{method}/{cohort}", {})
 
-        def measure(place: Place, method=method, axes=axes, cohort=cohort, kept=kept):
+        def measure(
+            place: Place, method=method, axes=axes, cohort=cohort, points=points
+        ):
             rates = dict(zip(axes, map(rate, place), strict=True))
             name = " ".join(f"{r:g}" for r in rates.values())
-            if name not in kept:
-                kept[name] = validate(method, rates, cohort)
+            if name not in points:
+                points[name] = validate(method, rates, cohort)
                 save()
-                print(cohort, method, name, list(map(final, kept[name])), flush=True)
-            return float(np.mean([final(run) for run in kept[name]]))
+                print(cohort, method, name, list(map(final, points[name])), flush=True)
+            return float(np.mean([final(run) for run in points[name]]))
 
         start = tuple(rung(CENTRE[axis]) for axis in axes)
-        best = tune(measure, start, places(kept))
+        best = tune(measure, start, places(points))
         rates = dict(zip(axes, map(rate, best), strict=True))
-        own = found["runs"].setdefault(f"{method}/{cohort}", {"rates": rates})
-        if own["rates"] != rates:
-            raise ValueError(f"{method}: the runs have other rates than {rates}.")
-        values = neighbours(places(kept), best)
-        own["validation"] = dict(zip(axes, values, strict=True))
+        runs = evidence["runs"].setdefault(f"{method}/{cohort}", {"rates": rates})
+        if runs["rates"] != rates:
+            raise ValueError(
+                f"{method}: the reported runs must use the rates {rates}, got "
+                f"{runs['rates']}."
+            )
+        values = neighbours(places(points), best)
+        runs["validation"] = dict(zip(axes, values, strict=True))
         for seed in map(str, SEEDS):
-            if seed not in own:
+            if seed not in runs:
                 test = tables()[2]
-                own[seed] = train(method, rates, cohort, int(seed), test, EVERY)
+                runs[seed] = train(method, rates, cohort, int(seed), test, EVERY)
                 save()
-                print(cohort, method, "seed", seed, own[seed]["seconds"], flush=True)
-    crossed = found.setdefault("crossed", {})
+                print(cohort, method, "seed", seed, runs[seed]["seconds"], flush=True)
+    crossed = evidence.setdefault("crossed", {})
     for cohort, (method, other) in product(COHORTS, permutations(("sagda-i", "fsgda"))):
-        rates = found["runs"][f"{other}/{cohort}"]["rates"]
+        rates = evidence["runs"][f"{other}/{cohort}"]["rates"]
         if f"{method}/{cohort}" not in crossed:
             crossed[f"{method}/{cohort}"] = validate(method, rates, cohort)
     save()
 
 
-def read(evidence: Path) -> Any:
-    return json.loads(evidence.read_text(encoding="utf-8"))
+def read(path: Path) -> Any:
+    """The evidence in a file."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,9 @@
-"""Everything that an installation of sagda brings with it: name, version, licence.
+"""List every package that sagda depends on, with its version and licence.
 
-Reads what is installed beside this interpreter: `make licences`, or
-`python scripts/licences.py core`, `... flower report` for some of the extras.
+    python scripts/licences.py [core | EXTRA ...]
+
+Reads the packages that are installed for this interpreter. `core` omits the extras;
+names such as `flower report` include only these extras. `make licences` runs it.
 """
 
 import sys
@@ -15,38 +17,38 @@ EXTRAS = ("flower", "mlflow", "parquet", "report", "sweep", "tensorboard", "torc
 
 
 def wanted(name: str, extras: set[str]) -> list[Requirement]:
-    """What a distribution needs on this machine, with these of its extras."""
-    found = []
+    """The requirements of a package on this machine, with some of its extras."""
+    requirements = []
     for text in metadata.requires(name) or []:
         need = Requirement(text)
         holds = [{"extra": extra} for extra in (extras or {""})]
         if need.marker is None or any(need.marker.evaluate(e) for e in holds):
-            found.append(need)
-    return found
+            requirements.append(need)
+    return requirements
 
 
 def gathered(extras: set[str]) -> dict[str, metadata.Distribution]:
-    """sagda and all that it leads to, as far as it is installed."""
+    """sagda and all its direct and indirect requirements that are installed."""
     seen: dict[str, set[str]] = {}
     todo = [("sagda", extras)]
-    found: dict[str, metadata.Distribution] = {}
+    packages: dict[str, metadata.Distribution] = {}
     while todo:
-        name, own = todo.pop()
-        if name in seen and own <= seen[name]:
+        name, more = todo.pop()
+        if name in seen and more <= seen[name]:
             continue
-        seen[name] = seen.get(name, set()) | own
+        seen[name] = seen.get(name, set()) | more
         try:
-            found[name] = metadata.distribution(name)
+            packages[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             print(f"{name} is not installed", file=sys.stderr)
             continue
         for need in wanted(name, seen[name]):
             todo.append((canonicalize_name(need.name), set(need.extras)))
-    return found
+    return packages
 
 
 def licence(of: metadata.Distribution) -> str:
-    """As the package says: an expression, its classifiers, or a first line."""
+    """The licence that a package states: expression, classifiers or first line."""
     about: Any = of.metadata
     if about.get("License-Expression"):
         return about["License-Expression"]
@@ -59,17 +61,18 @@ def licence(of: metadata.Distribution) -> str:
 
 
 def main() -> int:
-    asked = set(sys.argv[1:]) or set(EXTRAS)
-    unknown = asked - {*EXTRAS, "core"}
+    extras = set(sys.argv[1:]) or set(EXTRAS)
+    unknown = extras - {*EXTRAS, "core"}
     if unknown:
-        print(f"extras must be among {', '.join(EXTRAS)}, got {', '.join(unknown)}.")
+        known = ", ".join(("core", *EXTRAS))
+        print(f"extras must be among {known}, got {', '.join(unknown)}.")
         return 2
-    found = gathered(asked - {"core"})
-    width = max(len(name) for name in found)
-    for name in sorted(found):
-        print(f"{name:{width}}  {found[name].version:12}  {licence(found[name])}")
-    missing = [name for name in found if licence(found[name]) == "not stated"]
-    print(f"{len(found)} packages, {len(missing)} without a stated licence")
+    packages = gathered(extras - {"core"})
+    width = max(len(name) for name in packages)
+    for name, package in sorted(packages.items()):
+        print(f"{name:{width}}  {package.version:12}  {licence(package)}")
+    missing = [n for n, package in packages.items() if licence(package) == "not stated"]
+    print(f"{len(packages)} packages, {len(missing)} without a stated licence")
     return 0
 
 

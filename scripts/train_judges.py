@@ -2,7 +2,7 @@
 
     SAGDA_DATA_DIR=... python scripts/train_judges.py
 
-MNIST's files must be at hand; what is written is part of the package.
+It needs MNIST's files. The files that it writes are part of the package.
 """
 
 import warnings
@@ -17,13 +17,13 @@ OUT = Path(__file__).parents[1] / "src" / "sagda" / "data" / "embedded"
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # the number of passes is meant
+    warnings.simplefilter("ignore")  # the small number of passes is intended
     for name, passes in (("digits", 300), ("mnist", 30)):
         data = sagda.load(name)
         assert data.test
         model = MLPClassifier((64,), alpha=1e-3, max_iter=passes, random_state=0)
         model.fit(data.train.features, data.train.label.astype(int))
-        # Half precision is enough for features, and half the size.
+        # Half precision is accurate enough and makes the files half as large.
         half = lambda array: array.astype(np.float16)
         for weights in (model.coefs_, model.intercepts_):
             weights[:] = [half(array) for array in weights]

@@ -1,4 +1,9 @@
-"""Run the tutorials' programs as they stand, and keep their pictures in docs/images."""
+"""Run the programs of the tutorials and copy their pictures to docs/images.
+
+    python scripts/tutorials.py [PAGE ...]
+
+The programs run as they are printed in docs/PAGE.md.
+"""
 
 import os
 import re
@@ -16,7 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def main() -> None:
-    """All pages, or those that are named."""
+    """Run all pages, or those that are named."""
     for page in sys.argv[1:] or PAGES:
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         names: dict = {"__name__": "__main__"}
@@ -24,9 +29,9 @@ def main() -> None:
             os.chdir(folder)
             for program in BLOCK.findall(text):
                 exec(compile(program, page, "exec"), names)
-            for made in Path(folder).glob("*.png"):
-                picture = ROOT / "docs" / "images" / f"tutorial-{made.name}"
-                shutil.copyfile(made, picture)
+            for picture in Path(folder).glob("*.png"):
+                copy = ROOT / "docs" / "images" / f"tutorial-{picture.name}"
+                shutil.copyfile(picture, copy)
             os.chdir(ROOT)
 
 
