@@ -1,9 +1,11 @@
-"""Measures sagda and its rivals, and writes the results, the tables and the pictures.
+"""Measure sagda and its rivals; write results, tables and pictures.
 
     make bench
     .venv/bin/python benchmarks/bench.py [--quick] [--only SECTION ...] [--draw]
 
-`results.json` keeps what was measured; a section measured again replaces its own.
+Each section of docs/performance.md is a function in `SECTIONS`. The results are in
+`results.json`; measuring a section again replaces its results. `tables` and `pictures`
+show them, and `page` writes them into docs/performance.md.
 """
 
 import argparse
@@ -48,7 +50,7 @@ def say(line: str) -> None:
 
 
 def rounded(value: object) -> object:
-    """Five figures are enough for a file."""
+    """`value` with all numbers to five significant digits."""
     if isinstance(value, dict):
         return {str(k): rounded(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -57,20 +59,21 @@ def rounded(value: object) -> object:
 
 
 def read() -> dict:
+    """All stored results by section."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
-def keep(section: str, found: dict) -> dict:
-    """Write it at once, so that an interrupted run keeps what it has."""
+def store(section: str, result: dict) -> dict:
+    """Write the result of a section immediately, and return all results."""
     results = read()
-    results[section] = rounded(found)
+    results[section] = rounded(result)
     ordered = {name: results[name] for name in SECTIONS if name in results}
     RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
     return ordered
 
 
 def source() -> str:
-    """The commit that is measured, with a + if the package differs from it."""
+    """The commit that is measured, with a + if src/ has uncommitted changes."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(RESULTS.parent), *words]
@@ -81,11 +84,12 @@ def source() -> str:
 
 
 def measure(section: str, quick: bool) -> None:
+    """Measure one section, store its result and print its table."""
     say(f"== {section}")
     clock = time.perf_counter()
     load = machine.others(1.0)
     try:
-        found = SECTIONS[section](quick, say)
+        result = SECTIONS[section](quick, say)
     except Failed as failed:
         say(f"   {section} is left out: {failed}")
         return
@@ -95,8 +99,8 @@ def measure(section: str, quick: bool) -> None:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    found["versions"] = versions | found.get("versions", {})
-    found |= {
+    result["versions"] = versions | result.get("versions", {})
+    result |= {
         "machine": machine.describe(),
         "date": time.strftime("%Y-%m-%d"),
         "source": source(),
@@ -104,17 +108,25 @@ def measure(section: str, quick: bool) -> None:
         "seconds": time.perf_counter() - clock,
         "quick": quick,
     }
-    results = keep(section, found)
+    results = store(section, result)
     say(f"\n{page.as_text(tables.TABLES[section](results[section]))}\n")
     say(page.notes(results[section]))
     say("*: before a measurement, other programs used more than half a core.\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures sagda and its rivals.")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--draw", action="store_true", help="only tables and pictures")
+    parser = argparse.ArgumentParser(description="Measure sagda and its rivals.")
+    parser.add_argument("--quick", action="store_true", help="repeat less often")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=SECTIONS,
+        default=list(SECTIONS),
+        help="measure only these sections",
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="only write tables and pictures again"
+    )  # fmt: skip
     options = parser.parse_args()
     for section in () if options.draw else options.only:
         measure(section, options.quick)

@@ -1,4 +1,7 @@
-"""Contestants as child processes: a line in, a line of JSON out."""
+"""Child processes that answer one line of JSON for each line of input.
+
+`contest` times contestants through them, and `ask` runs a script for one answer.
+"""
 
 import json
 import os
@@ -17,11 +20,11 @@ PATIENCE = 600.0  # seconds to wait for an answer
 
 
 class Failed(Exception):
-    """A child ended or said nothing; the text says why."""
+    """A child process ended or did not answer. The message has the reason."""
 
 
 class Child:
-    """A process that answers; it leads a group of its own, which ends with it."""
+    """A child process with its own process group, which ends with it."""
 
     def __init__(self, command: Sequence[str], extra: dict[str, str] | None = None):
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -37,7 +40,7 @@ class Child:
         self.rest = b""
 
     def answer(self, patience: float = PATIENCE) -> dict:
-        """The next line that it prints."""
+        """The next line of JSON that the child prints."""
         assert self.process.stdout
         pipe, until = self.process.stdout.fileno(), time.monotonic() + patience
         while b"\n" not in self.rest:
@@ -52,7 +55,7 @@ class Child:
         return json.loads(line)
 
     def seconds(self, rounds: int) -> float:
-        """Seconds per round, over that many."""
+        """The seconds per round, measured by the child over `rounds` rounds."""
         assert self.process.stdin
         try:
             self.process.stdin.write(f"{rounds}\n".encode())
@@ -61,12 +64,13 @@ class Child:
         return float(self.answer()["seconds"])
 
     def last_words(self) -> str:
+        """The last line of the child's standard error."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else "it ended without a word"
+        return lines[-1].strip() if lines else "it ended without a message"
 
     def stop(self) -> None:
-        """Its input ends, and then it; whoever lingers is ended."""
+        """Close the child's input, wait for its end, and kill what is left of it."""
         assert self.process.stdin
         assert self.process.stdout
         with suppress(OSError):
@@ -81,7 +85,7 @@ class Child:
 
 
 def ask(script: str, *arguments: object, extra: dict[str, str] | None = None) -> dict:
-    """One answer of a fresh process of this Python, and its seconds."""
+    """One answer of a new process that runs `script`, with the process's seconds."""
     clock = time.perf_counter()
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     child = Child(command, extra)

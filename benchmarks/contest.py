@@ -1,4 +1,8 @@
-"""Contestants: processes whose times per round are measured in turn."""
+"""Contestants: processes whose times per round are measured in turn.
+
+One contestant runs for a *bout*, then the next one does. So slower and faster hours of
+the machine affect all of them alike.
+"""
 
 import math
 import statistics
@@ -13,17 +17,17 @@ BOUT = 0.35  # seconds
 
 @dataclass
 class Contestant:
-    """A command, and what was measured of it."""
+    """A command and its measurements."""
 
     name: str
     command: list[str]
-    extra: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)  # environment variables
     variant: str = ""
-    rounds: int | None = None  # of a bout; enough for BOUT if None
-    ready: dict = field(default_factory=dict)
-    times: list[float] = field(default_factory=list)
-    load: list[float] = field(default_factory=list)
-    failure: str = ""
+    rounds: int | None = None  # per bout; None: as many as fill BOUT
+    ready: dict = field(default_factory=dict)  # its first answer
+    times: list[float] = field(default_factory=list)  # seconds per round, by bout
+    load: list[float] = field(default_factory=list)  # cores that others used before it
+    failure: str = ""  # why it takes no further part
     child: Child | None = None
 
     @property
@@ -31,7 +35,7 @@ class Contestant:
         return f"{self.name}, threads: {self.variant}" if self.variant else self.name
 
     def attempt(self, step: Callable) -> None:
-        """Take a step; a failure ends this contestant's part only."""
+        """Take a step. A failure excludes this contestant only."""
         if self.failure:
             return
         try:
@@ -48,7 +52,7 @@ class Contestant:
         self.ready = self.child.answer()
 
     def warm_up(self) -> None:
-        """Find out how many rounds a bout needs."""
+        """Find the number of rounds that fill a bout."""
         assert self.child
         if self.rounds is None:
             rounds, seconds = 2, self.child.seconds(2)
@@ -58,6 +62,7 @@ class Contestant:
             self.rounds = max(2, math.ceil(BOUT / seconds))
 
     def bout(self) -> None:
+        """Measure the time per round once."""
         assert self.child
         assert self.rounds
         self.load.append(machine.others())
@@ -69,6 +74,7 @@ class Contestant:
             self.child = None
 
     def result(self) -> dict:
+        """The median, the smallest and the largest time per round, and more."""
         return {
             "name": self.name,
             "variant": self.variant,
@@ -83,7 +89,8 @@ class Contestant:
 
 
 def hold(contestants: list[Contestant], repeats: int) -> None:
-    """Start all, let each run its bouts in turn, stop all."""
+    """Start all contestants, run `repeats` bouts of each in turn, and stop them."""
+    # Slow ones start last, so that they do not wait long for their first bout.
     slow = [one for one in contestants if one.rounds is not None]
     quick = [one for one in contestants if one.rounds is None]
     try:

@@ -1,4 +1,7 @@
-"""Who takes part in the four jobs, and their times."""
+"""The section *rivals*: all programs that run the four jobs, and their times.
+
+The rivals are the scripts in `rivals/`, each with the same protocol as `ours.py`.
+"""
 
 import os
 import shutil
@@ -20,20 +23,21 @@ FAST_MATH = ("-ffast-math", "-mprefer-vector-width=512")
 
 
 def ours(name: str, *arguments: str) -> Contestant:
+    """sagda as a contestant."""
     return Contestant(name, [sys.executable, str(HERE / "ours.py"), *arguments])
 
 
 def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant]:
-    """All who can run this job, ours first."""
+    """All contestants that can run this job, sagda first."""
 
     def rival(script, name, variant="", flags=(), rounds=None, **extra) -> Contestant:
         path = str(HERE / "rivals" / script)
         command = [str(RIVAL_PYTHON), path, str(file), problem, batch, *flags]
         return Contestant(name, command, extra, variant, rounds)
 
-    found = [ours(OURS, problem, batch)]
+    contestants = [ours(OURS, problem, batch)]
     if problem == "dro":
-        found += [
+        contestants += [
             rival("c_program.py", C),
             rival("c_program.py", C_FAST, flags=FAST_MATH),
         ]
@@ -44,10 +48,10 @@ def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant
             if policy:
                 extra["OMP_WAIT_POLICY"] = policy
             name_of = f"PyTorch by hand, {name}"
-            found.append(rival("torch_batched.py", name_of, variant, **extra))
+            contestants.append(rival("torch_batched.py", name_of, variant, **extra))
     rounds = 1 if quick else 3
     return [
-        *found,
+        *contestants,
         rival("numpy_loop.py", "NumPy loop", OMP_NUM_THREADS="1"),
         rival("pfl_sim.py", "pfl", rounds=rounds),
         rival("flower_sim.py", FLOWER, rounds=rounds),
@@ -55,15 +59,16 @@ def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant
 
 
 def waits() -> list[tuple[int, str]]:
-    """Threads for PyTorch, and how they wait for each other."""
+    """The numbers of threads for PyTorch, and how these threads wait for each other."""
     cores = len(os.sched_getaffinity(0))
     return [(1, "")] + [(cores, ""), (cores, "passive")] * (cores > 1)
 
 
 def difference(of: Contestant, reference: Contestant, y: int) -> float | None:
-    """How far two are apart after the check rounds, relative to the largest entry.
+    """The relative difference of two iterates after the check rounds.
 
-    The larger of x's and y's; y is the last `y` entries.
+    It is relative to the largest entry, and the larger one of x and y. The last `y`
+    entries are those of y.
     """
     if of.ready.get("z") is None:
         return None
@@ -73,7 +78,7 @@ def difference(of: Contestant, reference: Contestant, y: int) -> float | None:
 
 
 def measure_rivals(quick: bool, say: Callable) -> dict:
-    """The table of contestants over the four jobs."""
+    """Measure all contestants on the four jobs."""
     rows, left_out, versions = [], {}, {}
     if not RIVAL_PYTHON.exists():
         left_out["all rivals"] = "there is no .venv-bench; `make bench` creates it"
@@ -91,7 +96,7 @@ def measure_rivals(quick: bool, say: Callable) -> dict:
                 # torch.compile needs a compiler too, and will say so itself.
                 all_of_them = [c for c in all_of_them if c.name not in (C, C_FAST)]
             say(f"{problem}, batch {batch}: {len(all_of_them)} contestants")
-            # Flower's engine polls while it waits; it would disturb the others.
+            # Flower's engine polls while it waits, which would disturb the others.
             hold([c for c in all_of_them if c.name != FLOWER], 3 if quick else 7)
             hold([c for c in all_of_them if c.name == FLOWER], 3 if quick else 7)
             reference = all_of_them[0]

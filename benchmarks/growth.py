@@ -1,4 +1,7 @@
-"""How time and memory grow: one number at a time, and a million clients."""
+"""The sections *growth* and *million*: time and memory as one number grows.
+
+Every point is a process that runs `point.py`.
+"""
 
 import json
 import sys
@@ -12,7 +15,7 @@ from children import HERE, Failed
 from contest import Contestant, hold
 
 BASE = {"M": 100, "m": 100, "n": 10, "d": 20, "K": 10}
-# By the number that grows: its values, and what else differs from BASE.
+# For each number that grows: its values, and the other differences from BASE.
 AXES = {
     "M": ([1000, 3162, 10_000, 31_623, 100_000], {}),
     "m": ([10, 32, 100, 316, 1000], {}),
@@ -30,12 +33,12 @@ TITLES = {
 
 
 def exponent(x: list[float], y: list[float]) -> float:
-    """The slope of a line through the logarithms, by least squares."""
+    """The slope of log y in log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def contestant(folder: Path, fields: dict, rounds: int | None = None) -> Contestant:
-    """A process with data of its own."""
+    """A process with its own data."""
     name = "-".join(map(str, fields.values()))
     here = folder / name
     here.mkdir()
@@ -45,8 +48,8 @@ def contestant(folder: Path, fields: dict, rounds: int | None = None) -> Contest
     return Contestant(name, command, rounds=rounds)
 
 
-def held(points: list[Contestant], repeats: int) -> list[dict]:
-    """What each point measured, bout by bout in turn."""
+def measured(points: list[Contestant], repeats: int) -> list[dict]:
+    """The result of each point, with bouts in turn."""
     hold(points, repeats)
     for one in points:
         if one.failure:
@@ -55,22 +58,23 @@ def held(points: list[Contestant], repeats: int) -> list[dict]:
 
 
 def measure_growth(quick: bool, say: Callable) -> dict:
+    """Measure every axis of `AXES`."""
     curves = {}
     for axis, (values, extra) in AXES.items():
         values = values[::2] if quick else values
         with tempfile.TemporaryDirectory() as folder:
-            asked = []
+            contestants = []
             for value in values:
                 fields = BASE | extra | {axis: value}
                 if axis == "m":
                     fields["M"] = value
-                asked.append(contestant(Path(folder), fields))
-            found = held(asked, 3 if quick else 7)
-        points = [{"at": at} | own for at, own in zip(values, found, strict=True)]
-        for own in points:
+                contestants.append(contestant(Path(folder), fields))
+            results = measured(contestants, 3 if quick else 7)
+        points = [{"at": at} | one for at, one in zip(values, results, strict=True)]
+        for one_point in points:
             say(
-                f"  {axis} = {own['at']}: {own['ms']:.3f} ms, "
-                f"{own['VmHWM'] / 2**20:.0f} MiB, {own['layout']}"
+                f"  {axis} = {one_point['at']}: {one_point['ms']:.3f} ms, "
+                f"{one_point['VmHWM'] / 2**20:.0f} MiB, {one_point['layout']}"
             )
         at, ms = [p["at"] for p in points], [p["ms"] for p in points]
         last = [i for i, value in enumerate(at) if 11 * value >= at[-1]]
@@ -83,7 +87,7 @@ def measure_growth(quick: bool, say: Callable) -> dict:
 
 
 def measure_million(quick: bool, say: Callable) -> dict:
-    """M = 1,000,000 against M = 1,000 at m = 1,000, mapped files, 100 rounds a bout."""
+    """Compare M = 1,000,000 with M = 1,000 at m = 1,000, on memory-mapped files."""
     many = 100_000 if quick else 1_000_000
     sizes = 1000, many
     with tempfile.TemporaryDirectory() as folder:
@@ -91,9 +95,9 @@ def measure_million(quick: bool, say: Callable) -> dict:
             contestant(Path(folder), BASE | {"M": clients, "m": 1000}, rounds=100)
             for clients in sizes
         ]
-        pair = held(both, 5 if quick else 41)
-    found = {str(M): own for M, own in zip(sizes, pair, strict=True)}
-    for name, own in found.items():
-        say(f"  M = {name}: {own['ms']:.2f} ms a round")
-    ratio = found[str(many)]["ms"] / found["1000"]["ms"]
-    return {"points": found, "many": many, "ratio": ratio}
+        pair = measured(both, 5 if quick else 41)
+    points = {str(M): result for M, result in zip(sizes, pair, strict=True)}
+    for name, result in points.items():
+        say(f"  M = {name}: {result['ms']:.2f} ms per round")
+    ratio = points[str(many)]["ms"] / points["1000"]["ms"]
+    return {"points": points, "many": many, "ratio": ratio}

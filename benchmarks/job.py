@@ -1,7 +1,7 @@
-"""The job that all contestants run, as sagda's objects and as a file for the others.
+"""The job that all contestants run, as sagda's objects and as a file for the rivals.
 
-a9a over 100 clients of 100 rows, each with rows of one class only; SAGDA, Option I,
-all clients in every round, K = 10 local steps.
+The job is a9a over 100 clients of 100 rows, where each client has one class. SAGDA,
+Option I, runs K = 10 local steps with all clients in every round.
 """
 
 from pathlib import Path
@@ -16,24 +16,25 @@ from sagda.keys import key_of, root_key
 from sagda.simulator.setup import Setup
 
 CLIENTS, ROWS, K, BATCH, SEED = 100, 100, 10, 10, 0
-CHECKS = 3  # rounds after which every contestant must be at the same place
+CHECKS = 3  # rounds after which the iterates of all contestants are compared
 METHOD = {"local_lr": 0.01, "server_lr": 2.0, "local_steps": K}
 PROBLEMS = {"auc": sagda.AUC, "dro": sagda.DRO}
 
 
 def federation() -> sagda.Federation:
+    """The clients of the job."""
     data = sagda.load("a9a")
     return sagda.partition(data.train, clients=CLIENTS, samples=ROWS)
 
 
 def flat(point: sagda.Point) -> tuple[np.ndarray, np.ndarray]:
-    """x and y as one vector each."""
+    """x and y, each as one vector."""
     join = lambda tree: np.concatenate([np.ravel(a) for a in jax.tree.leaves(tree)])
     return join(point.x), join(point.y)
 
 
 def positions(problem: sagda.Problem, clients: sagda.Federation) -> np.ndarray:
-    """The rows that sagda draws, [CHECKS, clients, K + 1, BATCH]."""
+    """The positions of the rows that sagda draws, [CHECKS, clients, K + 1, BATCH]."""
     setup = Setup.of(
         problem, clients, jnp.float32, cohort=clients.clients, batch_size=BATCH
     )
@@ -54,7 +55,7 @@ def positions(problem: sagda.Problem, clients: sagda.Federation) -> np.ndarray:
 
 
 def write(path: Path) -> None:
-    """JOB.npz, as `rivals/common.py` reads it."""
+    """Write JOB.npz, which `rivals/common.py` reads."""
     clients = federation()
     arrays: dict[str, Any] = {}
     for name, kind in PROBLEMS.items():

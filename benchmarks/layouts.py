@@ -1,8 +1,8 @@
-"""Our own layouts against each other: on the four jobs, and over shapes of clients.
+"""The section *layouts*: the layout `auto` against the others, on jobs and shapes.
 
     python benchmarks/layouts.py FIELDS
 
-measures every layout of one task in turn, in one process.
+measures every layout of one task in turn, in one process. FIELDS is a JSON object.
 """
 
 import json
@@ -29,7 +29,7 @@ JOBS: list[dict] = [
 JOBS += [
     {"batch": b} | one for b in (10, None) for one in ({"cohort": 10}, {"seeds": 4})
 ]
-# Rows and features of a client: whole, or in batches; the width of a network.
+# Rows (n) and features (d) of a client, the batch size, and the width of a network.
 SHAPES: list[dict] = [
     {"batch": None, "n": n, "d": d}
     for n, d in ((10, 20), (30, 123), (300, 123), (1000, 123), (100, 800), (1000, 800))
@@ -40,7 +40,7 @@ SHAPES += [{"problem": "auc", "n": 30, "d": 20, "width": 16}]
 
 
 def fixed(cores: int, seeds: int) -> list[str]:
-    """The layouts to compare with."""
+    """The layouts that `auto` is compared with."""
     kinds = "mapped", "chunk-5", "chunk-10", "batched"
     names = [f"{kind}/1" for kind in kinds]
     if cores > 1:
@@ -62,6 +62,7 @@ def federation(ask: dict) -> sagda.Federation:
 
 
 def main(text: str) -> None:
+    """Print the times of every layout of one task."""
     ask = USUAL | json.loads(text)
     sagda.use_cores()
     clients = federation(ask)
@@ -77,40 +78,42 @@ def main(text: str) -> None:
         )  # fmt: skip
 
     seconds = lambda run, rounds: float(run.history["seconds"][0, -1]) / rounds
-    rounds, known = {}, {}
+    rounds, layout_of = {}, {}
     names = ["auto", *fixed(len(os.sched_getaffinity(0)), ask["seeds"])]
     for name in names:
-        known[name], count = once(name, 2).layout, 2
+        layout_of[name], count = once(name, 2).layout, 2
         while (each := seconds(once(name, count), count)) * count < BOUT / 3:
             count *= 4
         rounds[name] = max(2, round(BOUT / each))
-    # A layout asked for by two names is one program: its turns count together.
+    # A layout with two names is one program, so its turns count together.
     times: dict[str, list[float]] = defaultdict(list)
     disturbed = 0
     clock, taken = time.perf_counter(), machine.stolen()
     for _ in range(ask["repeats"]):
         disturbed += machine.others() > machine.DISTURBED
         for name in names:
-            times[known[name]].append(seconds(once(name, rounds[name]), rounds[name]))
-    found: dict[str, Any] = {
+            times[layout_of[name]].append(
+                seconds(once(name, rounds[name]), rounds[name])
+            )
+    layouts: dict[str, Any] = {
         layout: {"ms": 1e3 * statistics.median(some), "turns": len(some)}
         for layout, some in times.items()
     }
     stolen = (machine.stolen() - taken) / (time.perf_counter() - clock)
-    answer = {"auto": known["auto"], "layouts": found, "disturbed": disturbed}
+    answer = {"auto": layout_of["auto"], "layouts": layouts, "disturbed": disturbed}
     answer["stolen_cores"] = stolen
     print(json.dumps(answer), flush=True)
 
 
 def measure_layouts(quick: bool, say: Callable) -> dict:
-    """`ratio` is the time of auto's layout over that of the best other one."""
+    """Measure every task; `ratio` is the time of `auto` over that of the best other."""
     rows = []
     for task in JOBS + SHAPES:
         answer = ask("layouts.py", json.dumps(task | {"repeats": 3 if quick else 15}))
-        ms = {layout: found["ms"] for layout, found in answer["layouts"].items()}
-        own = ms.pop(answer["auto"])
+        ms = {layout: one["ms"] for layout, one in answer["layouts"].items()}
+        auto = ms.pop(answer["auto"])
         best = min(ms, key=lambda layout: ms[layout])
-        row = USUAL | task | answer | {"best": best, "ratio": own / ms[best]}
+        row = USUAL | task | answer | {"best": best, "ratio": auto / ms[best]}
         rows.append(row)
         say(f"  {json.dumps(task)}: {answer['auto']} / {best}: {row['ratio']:.2f}")
     return {"rows": rows, "stolen_cores": max(row["stolen_cores"] for row in rows)}

@@ -1,4 +1,4 @@
-"""The machine: what it is, and how busy others keep it."""
+"""Describes the machine, and measures the load of other programs on it."""
 
 import os
 import platform
@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 
 PROC = Path("/proc")
-DISTURBED = 0.5  # cores used by others from which on a figure is marked
+DISTURBED = 0.5  # figures are marked if others use more cores than this
 
 
 def describe() -> dict:
-    """What may be published of the machine."""
-    found = None
+    """The processor, the number of cores and the system, for publication."""
+    model = None
     if (PROC / "cpuinfo").exists():
         text = (PROC / "cpuinfo").read_text()
-        found = re.search(r"model name\s*:\s*(.+)", text)
+        model = re.search(r"model name\s*:\s*(.+)", text)
     return {
-        "cpu": found[1].strip() if found else platform.machine(),
+        "cpu": model[1].strip() if model else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.system(),
     }
@@ -31,7 +31,7 @@ def all_ticks() -> int:
 
 
 def own_ticks() -> int:
-    """Those of this process, all that descend from it, and their sessions."""
+    """Busy ticks of this process, its descendants and their sessions."""
     above, ticks = {}, {}
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
@@ -42,7 +42,7 @@ def own_ticks() -> int:
             continue  # it has ended
         fields = text.rpartition(")")[2].split()
         pid = int(folder.name)
-        # Its parent and the leader of its session: a child may have been left behind.
+        # Its parent and the leader of its session: a child may outlive its parent.
         above[pid] = {int(fields[1]), int(fields[3])}
         ticks[pid] = sum(map(int, fields[11:13]))
     own = {os.getpid()}
@@ -52,7 +52,7 @@ def own_ticks() -> int:
 
 
 def others(seconds: float = 0.2) -> float:
-    """Cores that other processes use, watched for a moment; 0 where none can tell."""
+    """The cores that other processes use, over `seconds`; 0 if there is no /proc."""
     if not (PROC / "stat").exists():
         return 0.0
     clock, everyone, own = time.perf_counter(), all_ticks(), own_ticks()
@@ -63,7 +63,7 @@ def others(seconds: float = 0.2) -> float:
 
 
 def stolen() -> float:
-    """Seconds since the machine started that its host gave to others, all cores."""
+    """Core seconds since the start that the host gave to other machines."""
     if not (PROC / "stat").exists():
         return 0.0
     _, *ticks = (PROC / "stat").read_text().split("\n", 1)[0].split()
@@ -71,7 +71,7 @@ def stolen() -> float:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process: the most ever held, and those that are no file's."""
+    """Bytes of this process: the peak (VmHWM), and those not of files (RssAnon)."""
     text = (PROC / "self" / "status").read_text()
     pairs = re.findall(r"^(VmHWM|RssAnon):\s+(\d+) kB", text, re.MULTILINE)
     return {name: 1024 * int(value) for name, value in pairs}

@@ -1,11 +1,10 @@
-"""Networks on MNIST: time per round and memory by how many clients work at a time.
-
-The program's own memory is what XLA sets aside for it beside its inputs and outputs.
+"""The section *networks*: time and memory of networks on MNIST, by layout.
 
     python benchmarks/networks.py MODEL LAYOUT
 
-runs two rounds, says what memory they took, and goes on as a contestant: a line with a
-number of rounds in, a line with seconds per round out.
+runs two rounds and prints their memory. Then it continues as a contestant, with the
+protocol of `rivals/common.py`. *Set aside* is the memory that XLA reserves for the
+program, without its inputs and outputs.
 """
 
 import json
@@ -39,7 +38,7 @@ LAYOUTS = ["auto", *(f"{kind}/{way}" for way in WAYS for kind in KINDS)]
 
 
 def main(name: str, layout: str) -> None:
-    """Digit 1 against the rest, clients of one class each, batches of 10 rows."""
+    """Train on digit 1 against the rest; each client has one class."""
     sagda.use_cores()
     data = sagda.load("mnist", positive=1)
     clients = sagda.partition(data.train, clients=CLIENTS, samples=ROWS)
@@ -62,7 +61,7 @@ def main(name: str, layout: str) -> None:
 
 
 def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
-    """Bytes that the program of the rounds needs beside what goes in and out."""
+    """The bytes that XLA reserves for the program, without inputs and outputs."""
     keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
     starts = draw_starts(problem, keys)
     shape: dict[str, Any] = {"cohort": CLIENTS, "batch_size": BATCH}
@@ -80,7 +79,7 @@ def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
 
 
 def measure_networks(quick: bool, say: Callable) -> dict:
-    """Every model in every layout, in turn."""
+    """Measure every model in every layout, in turn."""
     try:
         sagda.load("mnist", positive=1)
     except BadValue as missing:
@@ -95,8 +94,8 @@ def measure_networks(quick: bool, say: Callable) -> dict:
                 raise Failed(one.failure)
             row: dict[str, Any] = {"model": model} | one.ready | one.result()
             rows.append(row)
-            own, peak = row["set_aside"] / 2**20, row["VmHWM"] / 2**20
-            sizes = f"{own:.0f} MiB set aside, {peak:.0f} MiB at most"
+            aside, peak = row["set_aside"] / 2**20, row["VmHWM"] / 2**20
+            sizes = f"{aside:.0f} MiB set aside, {peak:.0f} MiB peak"
             say(f"  {model}, {one.name}: {row['ms']:.0f} ms, {sizes}")
     return {"rows": rows}
 

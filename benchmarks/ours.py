@@ -1,4 +1,4 @@
-"""sagda as a contestant, with the same protocol as `rivals/common.py`.
+"""sagda as a contestant, with the protocol of `rivals/common.py`.
 
 python benchmarks/ours.py PROBLEM BATCH
 """
@@ -15,6 +15,7 @@ import sagda
 
 
 def main(problem: str, batch: str) -> None:
+    """Run the check rounds, then time rounds on request."""
     sagda.use_cores()
     clients = job.federation()
     objective = job.PROBLEMS[problem].of(clients)

@@ -1,4 +1,7 @@
-"""The tables as text, and as Markdown between markers in docs/performance.md."""
+"""Writes the tables as text, and as Markdown into docs/performance.md.
+
+`tables` makes the tables from the results.
+"""
 
 import re
 from pathlib import Path
@@ -10,6 +13,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def as_text(table: Table) -> str:
+    """A table in columns of equal width, for a terminal."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = (
         "  ".join(
@@ -22,35 +26,36 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
+    """A Markdown table, with numbers aligned to the right."""
     line = lambda cells: "| " + " | ".join(c.replace("*", r"\*") for c in cells) + " |"
     rule = "|---|" + "--:|" * (len(table[0]) - 1)
     return "\n".join([line(table[0]), rule, *map(line, table[1:])])
 
 
-def notes(found: dict) -> str:
-    """Where it was measured, with what, and what is missing."""
-    where = found["machine"]
-    text = f"{where['cores']} cores of {where['cpu']}, {found['date']}"
-    versions = found.get("versions", {})
+def notes(result: dict) -> str:
+    """The machine, the versions and the source of a result, and what is left out."""
+    where = result["machine"]
+    text = f"{where['cores']} cores of {where['cpu']}, {result['date']}"
+    versions = result.get("versions", {})
     if versions:
         text += "; " + ", ".join(f"{k} {v}" for k, v in sorted(versions.items()))
-    if found.get("source"):
-        text += f"; source {found['source']}"
+    if result.get("source"):
+        text += f"; source {result['source']}"
     lines = [f"{text}."]
-    if found.get("quick"):
+    if result.get("quick"):
         lines.append("A quick run, with fewer repeats.")
-    if found["others_cores"] > machine.DISTURBED:
-        lines.append(f"Other programs used {found['others_cores']:.1f} cores.")
-    if "stolen_cores" in found:
-        cores = f"{found['stolen_cores']:.2f} cores"
+    if result["others_cores"] > machine.DISTURBED:
+        lines.append(f"Other programs used {result['others_cores']:.1f} cores.")
+    if "stolen_cores" in result:
+        cores = f"{result['stolen_cores']:.2f} cores"
         lines.append(f"Meanwhile the host gave others up to {cores}.")
-    for name, why in found.get("left_out", {}).items():
+    for name, why in result.get("left_out", {}).items():
         lines.append(f"Left out: {name}: {why}.")
     return "\n".join(lines)
 
 
 def fill(results: dict) -> None:
-    """Put every table that was measured between its markers."""
+    """Write every measured table between its markers in docs/performance.md."""
     page = PAGE.read_text(encoding="utf-8")
     for section in TABLES:
         if section not in results:
@@ -61,5 +66,5 @@ def fill(results: dict) -> None:
         pattern = "(?s)" + ".*?".join(map(re.escape, marks))
         filled = f"{marks[0]}\n{text}\n{marks[1]}"
         page, count = re.subn(pattern, lambda _, filled=filled: filled, page)
-        assert count == 1, f"docs/performance.md lacks the markers of {section}"
+        assert count == 1, f"docs/performance.md must have the markers {marks} once"
     PAGE.write_text(page, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Objectives with parts of their work left out, to see what the parts cost."""
+"""Objectives that leave out parts of their work, to measure what the parts cost.
+
+Only `parts` uses them. Their results are wrong on purpose.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,13 +18,14 @@ DRAW, GATHER, GRADIENT = "draw", "gather", "gradient"
 
 
 def as_dict(of: Any) -> dict[str, Any]:
+    """The fields of a dataclass, one level deep."""
     return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
 @register
 @dataclass(frozen=True)
 class Partial(Sampled):
-    """f_i with parts of its work left out."""
+    """f_i without the parts of its work that are named in `left`."""
 
     left: tuple[str, ...] = ()
 
@@ -32,6 +36,7 @@ class Partial(Sampled):
         seed, rows = jnp.zeros((*shape, 2), jnp.uint32), self.clients.batch_size
         if rows is None:
             return Xi(None, seed)
+        # Fixed positions, spread over the client's rows.
         places = np.arange((count or 1) * rows) * 37 % self.clients.widest
         return Xi(jnp.asarray(places, jnp.int32).reshape(*shape, rows), seed)
 
@@ -52,6 +57,8 @@ class Partial(Sampled):
 @register
 @dataclass(frozen=True)
 class PartialClients(Clients):
+    """Clients whose objectives are `Partial`."""
+
     left: tuple[str, ...] = ()
 
     def objective(self, i: Any) -> Sampled:

@@ -1,10 +1,11 @@
-"""Where the time of a round goes, found by leaving parts of it out.
+"""The section *profile*: the parts of a round's time, measured by leaving them out.
 
     python benchmarks/parts.py BATCH REPEATS
 
-DRO on the contestants' job. The simulator's own programs run with objectives that draw
-no rows, then read rows in order in place of gathering them, then compute no gradient.
-The meeting of devices and the draw of a cohort are measured by themselves.
+The job is DRO on the contestants' clients. The simulator's programs run with objectives
+that draw no rows, then also read rows in order instead of gathering them, then also
+compute no gradient (`partial`). The meeting of devices and the draw of a cohort are
+measured separately.
 """
 
 import json
@@ -35,11 +36,11 @@ from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
 
 BOUT = 0.3  # seconds
-MOST = 10**6  # rounds
+MOST = 10**6  # rounds per measurement
 
 
 class Bench:
-    """The job, and each part as a function of a number of rounds."""
+    """The job; each method returns a part as a function of a number of rounds."""
 
     def __init__(self, batch: int | None):
         self.clients = job.federation()
@@ -52,14 +53,17 @@ class Bench:
         self.layout = self.resolved("auto")
 
     def setup(self, mesh: Any) -> Setup:
+        """The data of the program, split over the devices of `mesh`."""
         everyone = self.clients.clients
         shape = {"cohort": everyone, "batch_size": self.batch, "mesh": mesh}
         return Setup.of(self.problem, self.clients, jnp.float32, **shape)
 
     def resolved(self, text: str) -> Any:
+        """The layout that a text names."""
         return resolve(text, self.plain, self.method.build(), self.z, 1)
 
     def rounds(self, text: str, *left: str) -> Callable[[int], object]:
+        """Whole rounds in a layout, without the parts named in `left`."""
         layout = self.resolved(text)
         mesh = layout.mesh if layout.devices > 1 else None
         setup = self.setup(mesh)
@@ -78,6 +82,7 @@ class Bench:
         return run
 
     def meeting(self) -> Callable[[int], object] | None:
+        """The sum over devices at the end of a round; None for one device."""
         if self.layout.clients == 1:
             return None
         size = 2 * sum(a.size for a in jax.tree.leaves(self.z)) + 1
@@ -97,6 +102,7 @@ class Bench:
         return jax.jit(shared)
 
     def cohort(self, m: int) -> Callable[[int], object]:
+        """The draw of m clients."""
         phases, M = self.method.build().phases, self.clients.clients
 
         @jax.jit
@@ -110,7 +116,7 @@ class Bench:
         return run
 
     def evaluation(self) -> Callable[[int], object]:
-        """Evaluations, one after the other, each with its row of the history."""
+        """Evaluations in sequence, each with its row of the history."""
         view = View.of(self.plain, self.clients, jnp.float32)
         algorithm, look = self.method.build(), Evaluator(view, None, ())
         recorder = Recorder(look, algorithm, self.z, (0,), ())
@@ -125,7 +131,7 @@ class Bench:
 
 
 def in_turn(parts: dict[str, Callable], repeats: int) -> dict[str, float]:
-    """Median microseconds per round of each part."""
+    """The median microseconds per round of each part, measured in turn."""
 
     def timed(run: Callable, rounds: int) -> float:
         clock = time.perf_counter()
@@ -143,10 +149,11 @@ def in_turn(parts: dict[str, Callable], repeats: int) -> dict[str, float]:
     for _ in range(repeats):
         for name, run in parts.items():
             times[name].append(timed(run, counts[name]) / counts[name])
-    return {name: 1e6 * statistics.median(found) for name, found in times.items()}
+    return {name: 1e6 * statistics.median(some) for name, some in times.items()}
 
 
 def main(batch: str, repeats: str) -> None:
+    """Print the microseconds of every part."""
     sagda.use_cores()
     bench = Bench(None if batch == "all" else int(batch))
     parts: dict[str, Callable] = {
@@ -162,12 +169,12 @@ def main(batch: str, repeats: str) -> None:
         parts["no gather"] = bench.rounds("auto", DRAW, GATHER)
     if meeting := bench.meeting():
         parts["meeting"] = meeting
-    found = in_turn(parts, int(repeats))
-    print(json.dumps({"us": found, "layout": str(bench.layout)}), flush=True)
+    us = in_turn(parts, int(repeats))
+    print(json.dumps({"us": us, "layout": str(bench.layout)}), flush=True)
 
 
 def measure_profile(quick: bool, say: Callable) -> dict:
-    """By batch, the parts that add up to a round, and some figures beside them."""
+    """For each batch size, the parts that add up to a round, and other figures."""
     jobs = {}
     for batch in (str(job.BATCH), "all"):
         answer = ask("parts.py", batch, 3 if quick else 7)

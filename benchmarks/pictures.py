@@ -1,4 +1,4 @@
-"""The pictures of docs/performance.md."""
+"""Draws the pictures of docs/performance.md from the results."""
 
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ PAINT = [BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", GREY]
 
 
 def save(chart: Any, name: str) -> None:
+    """Write a chart as docs/images/performance-NAME.png."""
     text = chart.configure_axis(labelFontSize=12, titleFontSize=12, labelLimit=300)
     text = text.configure_title(fontSize=13, anchor="start")
     text = text.configure_view(stroke=None).to_json()
@@ -23,9 +24,9 @@ def save(chart: Any, name: str) -> None:
     (FOLDER / f"performance-{name}.png").write_bytes(image)
 
 
-def rivals(found: dict) -> None:
-    """Horizontal bars of milliseconds per round, one panel for each job."""
-    rows = tables.best_variants(found["rows"])
+def rivals(result: dict) -> None:
+    """Draw bars of milliseconds per round, one panel for each job."""
+    rows = tables.best_variants(result["rows"])
     names = tables.in_order(rows)
     low = min(row["ms"] for row in rows) / 3
     high = max(row["ms"] for row in rows) * 3
@@ -37,7 +38,7 @@ def rivals(found: dict) -> None:
                 "ms": row["ms"],
                 "low": low,
                 "text": tables.number(row["ms"]),
-                "own": row["name"] == OURS,
+                "ours": row["name"] == OURS,
             }
             for row in rows
             if (row["problem"], row["batch"]) == where
@@ -46,20 +47,20 @@ def rivals(found: dict) -> None:
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         axis = alt.Axis(values=[0.1, 1, 10, 100, 1000, 10_000], format="~g")
         base = alt.Chart(alt.InlineData(values=data), title=title).encode(
-            x=alt.X("ms:Q", title="ms a round", scale=scale, axis=axis),
+            x=alt.X("ms:Q", title="ms per round", scale=scale, axis=axis),
             y=alt.Y("name:N", title=None, scale=alt.Scale(domain=here)),
         )
-        colour = alt.condition("datum.own", alt.value(ORANGE), alt.value(BLUE))
+        colour = alt.condition("datum.ours", alt.value(ORANGE), alt.value(BLUE))
         bars = base.mark_bar().encode(x2="low:Q", color=colour)
         text = base.mark_text(align="left", dx=4, fontSize=11).encode(text="text:N")
         panels.append((bars + text).properties(width=300, height=alt.Step(22)))
     save(alt.concat(*panels, columns=2), "rivals")
 
 
-def growths(found: dict) -> None:
-    """Time per round and memory against each number that grows."""
+def growths(result: dict) -> None:
+    """Draw the time per round and the memory over each number that grows."""
     panels = []
-    for axis, curve in found["curves"].items():
+    for axis, curve in result["curves"].items():
         points = curve["points"]
         data = [
             {"at": p["at"], "ms": p["ms"], "memory": p["VmHWM"] / tables.MIB}
@@ -74,32 +75,32 @@ def growths(found: dict) -> None:
         across = alt.X(
             "at:Q", title=axis, scale=alt.Scale(type="log", nice=False), axis=ticks
         )
-        scale = alt.Scale(type="log", domain=extent(found, "ms"), nice=False)
+        scale = alt.Scale(type="log", domain=extent(result, "ms"), nice=False)
         height = alt.Axis(values=[0.01, 0.1, 1, 10, 100, 1000], format="~g")
-        memory = alt.Scale(domain=[0, extent(found, "VmHWM")[1]], nice=False)
+        memory = alt.Scale(domain=[0, extent(result, "VmHWM")[1]], nice=False)
         right = alt.Axis(tickCount=4, orient="right", grid=False)
         base = alt.Chart(alt.InlineData(values=data)).encode(x=across)
         line = base.mark_line(point={"color": BLUE}, color=BLUE).encode(
-            y=alt.Y("ms:Q", title="ms a round", scale=scale, axis=height)
+            y=alt.Y("ms:Q", title="ms per round", scale=scale, axis=height)
         )
         dashed = {"point": {"color": ORANGE}, "color": ORANGE, "strokeDash": [4, 3]}
-        held = base.mark_line(**dashed).encode(
+        memory_line = base.mark_line(**dashed).encode(
             y=alt.Y("memory:Q", title="peak MiB, dashed", scale=memory, axis=right)
         )
-        layers = alt.layer(line, held).resolve_scale(y="independent")
+        layers = alt.layer(line, memory_line).resolve_scale(y="independent")
         panels.append(layers.properties(width=190, height=170, title=title))
     save(alt.concat(*panels, columns=3), "growth")
 
 
-def extent(found: dict, field: str) -> list[float]:
-    """One span for all panels, a little wider than what it shows."""
+def extent(result: dict, field: str) -> list[float]:
+    """The span of an axis that all panels share, wider than the data."""
     unit = tables.MIB if field == "VmHWM" else 1
-    every = [p[field] / unit for c in found["curves"].values() for p in c["points"]]
+    every = [p[field] / unit for c in result["curves"].values() for p in c["points"]]
     return [min(every) / 1.5, max(every) * 1.5]
 
 
-def profile(found: dict) -> None:
-    """The parts of a round, stacked."""
+def profile(result: dict) -> None:
+    """Draw the parts of a round as stacked bars."""
     data = [
         {
             "job": f"{tables.HEADS['dro', batch]}: {at['round']:,.0f} µs",
@@ -107,7 +108,7 @@ def profile(found: dict) -> None:
             "share": max(0.0, us) / at["round"],
             "order": i,
         }
-        for batch, at in found["jobs"].items()
+        for batch, at in result["jobs"].items()
         for i, (name, us) in enumerate(at["parts"].items())
     ]
     names = list(dict.fromkeys(row["part"] for row in data))
@@ -131,7 +132,7 @@ def profile(found: dict) -> None:
 
 
 def draw(results: dict) -> None:
-    """All pictures whose figures were measured."""
+    """Draw the pictures of all sections that have results."""
     makers = {"rivals": rivals, "growth": growths, "profile": profile}
     for section, make in makers.items():
         if section in results:

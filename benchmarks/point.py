@@ -1,9 +1,9 @@
-"""One simulation in a process of its own: its time per round and its memory.
+"""One simulation as a process: its time per round and its memory.
 
     python benchmarks/point.py FIELDS
 
-runs a few rounds, says what they took, and goes on as a contestant: a line with a
-number of rounds in, a line with seconds per round out.
+runs a few rounds and prints their time and memory. Then it continues as a contestant,
+with the protocol of `rivals/common.py`. FIELDS is a JSON object, see `main`.
 """
 
 import json
@@ -16,11 +16,11 @@ import numpy as np
 
 import sagda
 
-BLOCK = 10**6  # rows made at a time
+BLOCK = 10**6  # rows written at a time
 
 
 def write(folder: Path, rows: int, d: int) -> None:
-    """Random rows of two classes, as files to be mapped."""
+    """Write random rows of two classes as files for memory mapping."""
     rng = np.random.default_rng(0)
     shape = {"features": (rows, d), "label": (rows,)}
     out = {
@@ -37,7 +37,10 @@ def write(folder: Path, rows: int, d: int) -> None:
 
 
 def main(text: str) -> None:
-    """Fields: M, m, n, d, K, folder, serve (its first rounds); batch (None: whole)."""
+    """Run the fields M, m, n, d, K on the files in `folder`.
+
+    `serve` is the number of first rounds, `batch` the batch size (null: all rows).
+    """
     ask = {"batch": 10} | json.loads(text)
     sagda.use_cores()
     begin = time.perf_counter()

@@ -1,8 +1,9 @@
-"""A grid of rates and seeds: one program, many calls, or many processes.
+"""The section *sweep*: a grid of rates and seeds by one call, many, or many processes.
 
     python benchmarks/sweep.py one|loop|NUMBER
 
-runs the whole grid in one of the first two ways, or one entry of it.
+runs the whole grid by one call of `sagda.sweep` or by many calls of `sagda.simulate`,
+or it runs one entry of the grid.
 """
 
 import json
@@ -21,6 +22,7 @@ ROUNDS, SAMPLED = 200, 3
 
 
 def main(how: str) -> None:
+    """Run the grid in one way."""
     import job
 
     sagda.use_cores()
@@ -38,9 +40,9 @@ def main(how: str) -> None:
 
 
 def fresh(*ways: str) -> float:
-    """Seconds of the last of some processes that share a cache of programs.
+    """The seconds of the last of some processes, from its start to its answer.
 
-    From its start to its answer; the cache is empty before the first.
+    They share a cache of compiled programs, which is empty before the first.
     """
     with tempfile.TemporaryDirectory() as folder:
         cache = {
@@ -53,7 +55,7 @@ def fresh(*ways: str) -> float:
 
 
 def measure_sweep(quick: bool, say: Callable) -> dict:
-    """Whole processes by the clock: imports, data, compiling, rounds, evaluation."""
+    """Time whole processes: imports, data, compilation, rounds and evaluations."""
     count = len(RATES) * len(SEEDS)
     rows = []
 
@@ -64,7 +66,7 @@ def measure_sweep(quick: bool, say: Callable) -> dict:
     add("one call of sagda.sweep", fresh("one"))
     add(f"{count} calls of sagda.simulate in one process", fresh("loop"))
     picked = [round(i * (count - 1) / (SAMPLED - 1)) for i in range(SAMPLED)]
-    note = f"{SAMPLED} measured one after the other, times {count / SAMPLED:g}"
+    note = f"{SAMPLED} measured in sequence, times {count / SAMPLED:g}"
     mean = sum(fresh(str(number)) for number in picked) / SAMPLED
     add(f"{count} processes", mean * count, note)
     again = sum(fresh("0", str(number)) for number in picked) / SAMPLED

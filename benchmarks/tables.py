@@ -1,4 +1,4 @@
-"""The tables, as rows of text made from the results."""
+"""Makes the tables of docs/performance.md, as rows of text, from the results."""
 
 import growth
 from entrants import JOBS, OURS
@@ -11,7 +11,7 @@ Table = list[list[str]]
 
 
 def best_variants(rows: list[dict]) -> list[dict]:
-    """Of contestants measured in several ways, the faster."""
+    """The fastest variant of each contestant and job."""
     best: dict[tuple, dict] = {}
     for row in rows:
         key = row["name"], row["problem"], row["batch"]
@@ -21,44 +21,46 @@ def best_variants(rows: list[dict]) -> list[dict]:
 
 
 def in_order(rows: list[dict]) -> list[str]:
-    """The contestants' names, those of the DRO job first: they are the most."""
+    """The contestants' names, from the DRO jobs first, because these have the most."""
     rows = sorted(rows, key=lambda row: row["problem"] != "dro")
     return list(dict.fromkeys(row["name"] for row in rows))
 
 
 def number(value: float) -> str:
-    """Three figures, none of them an exponent."""
+    """A number to three significant digits, without an exponent."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
-def rivals(found: dict) -> Table:
-    rows = best_variants(found["rows"])
-    table = [["", *HEADS.values(), "apart", "threads"]]
+def rivals(result: dict) -> Table:
+    """Times of all contestants on the four jobs, with ratios to sagda."""
+    rows = best_variants(result["rows"])
+    table = [["", *HEADS.values(), "difference", "threads"]]
     at = {(row["name"], row["problem"], row["batch"]): row for row in rows}
     for name in in_order(rows):
-        mine = [at.get((name, *where)) for where in JOBS]
+        jobs = [at.get((name, *where)) for where in JOBS]
         cells = []
-        for where, row in zip(JOBS, mine, strict=True):
+        for where, row in zip(JOBS, jobs, strict=True):
             if row is None:
                 cells.append("")
                 continue
             ratio = row["ms"] / at[OURS, *where]["ms"]
             mark = "*" if row["disturbed"] else ""
             cells.append(f"{number(row['ms'])}{mark} ({number(ratio)}x)")
-        apart = [r["difference"] for r in mine if r and r["difference"] is not None]
-        variants = [r["variant"] for r in mine if r and r["variant"]]
+        apart = [r["difference"] for r in jobs if r and r["difference"] is not None]
+        variants = [r["variant"] for r in jobs if r and r["variant"]]
         if len(set(variants)) == 1:
             variants = variants[:1]
-        far = f"{max(apart):.0e}" if apart else "not compared"
-        far = "" if name == OURS else far
-        table.append([name, *cells, far, ", ".join(variants)])
+        difference = f"{max(apart):.0e}" if apart else "not compared"
+        difference = "" if name == OURS else difference
+        table.append([name, *cells, difference, ", ".join(variants)])
     return table
 
 
-def layouts(found: dict) -> Table:
+def layouts(result: dict) -> Table:
+    """The time of `auto` and of the best other layout, for each task."""
     table = [["task", "auto is", "ms", "best other", "ms", "auto / other"]]
-    for row in found["rows"]:
+    for row in result["rows"]:
         what = f"n = {row['n']}, d = {row['d']}" if "n" in row else "a9a"
         what += f", MLP {row['width']}" if "width" in row else ""
         title = f"{row['problem'].upper()}, {what}, "
@@ -75,10 +77,11 @@ def layouts(found: dict) -> Table:
     return table
 
 
-def growths(found: dict) -> Table:
+def growths(result: dict) -> Table:
+    """The exponent, the times and the memory of each number that grows."""
     head = ["grows", "from", "to", "exponent", "in the last decade", "ms", "peak MiB"]
     table = [head]
-    for axis, curve in found["curves"].items():
+    for axis, curve in result["curves"].items():
         points = curve["points"]
         span = lambda of, points=points: " to ".join(
             number(of(points[i])) for i in (0, -1)
@@ -97,12 +100,12 @@ def growths(found: dict) -> Table:
     return table
 
 
-def million(found: dict) -> Table:
-    head = ["clients M", "ms a round", "least, most", "ratio", "peak GiB", "no file"]
-    head.append("seconds")
-    table = [head]
-    first = next(iter(found["points"].values()))
-    for clients, point in found["points"].items():
+def million(result: dict) -> Table:
+    """The time and the memory of a round with few and with many clients."""
+    head = ["clients M", "ms per round", "least, most", "ratio", "peak GiB"]
+    table = [[*head, "without files", "seconds"]]
+    first = next(iter(result["points"].values()))
+    for clients, point in result["points"].items():
         table.append(
             [
                 f"{int(clients):,}",
@@ -117,17 +120,19 @@ def million(found: dict) -> Table:
     return table
 
 
-def sweep(found: dict) -> Table:
+def sweep(result: dict) -> Table:
+    """The seconds of each way to run the grid."""
     table = [["way", "seconds", "ratio", ""]]
-    first = found["rows"][0]["seconds"]
-    for row in found["rows"]:
+    first = result["rows"][0]["seconds"]
+    for row in result["rows"]:
         ratio = f"{row['seconds'] / first:.1f}"
         table.append([row["name"], f"{row['seconds']:.1f}", ratio, row["note"]])
     return table
 
 
-def profile(found: dict) -> Table:
-    jobs = found["jobs"]
+def profile(result: dict) -> Table:
+    """The parts of a round, in microseconds and percent."""
+    jobs = result["jobs"]
     head = [f"{HEADS['dro', batch]}" for batch in jobs]
     table = [["part", *(f"{h}, {u}" for h in head for u in ("us", "%"))]]
     first = next(iter(jobs.values()))
@@ -139,7 +144,7 @@ def profile(found: dict) -> Table:
         table.append(line)
     table.append(["round", *(c for at in jobs.values() for c in total(at["round"]))])
     for name in first["beside"]:
-        line = [f"beside it: {name}"]
+        line = [f"separately: {name}"]
         for at in jobs.values():
             line += [f"{at['beside'][name]:,.0f}", ""]
         table.append(line)
@@ -147,16 +152,17 @@ def profile(found: dict) -> Table:
 
 
 def total(us: float) -> list[str]:
+    """The two cells of a whole round."""
     return [f"{us:,.0f}", "100"]
 
 
-def exchange(found: dict) -> Table:
+def exchange(result: dict) -> Table:
     """Seconds per exchange over Flower, and the ratio of the means."""
     names = {
-        "empty": f"Flower's own, empty, {found['bytes']:,} bytes each way",
+        "empty": f"Flower's own, empty, {result['bytes']:,} bytes each way",
         "ours": "a round of SAGDA-I, the same bytes",
     }
-    base = next(row for row in found["rows"] if row["name"] == "empty")
+    base = next(row for row in result["rows"] if row["name"] == "empty")
     head = ["", "exchanges", "mean, s", "standard error", "median, s", "ratio"]
     return [
         head,
@@ -169,15 +175,16 @@ def exchange(found: dict) -> Table:
                 f"{row['median']:.2f}",
                 f"{row['mean'] / base['mean']:.2f}",
             ]
-            for row in found["rows"]
+            for row in result["rows"]
         ),
     ]
 
 
-def networks(found: dict) -> Table:
-    head = ["model", "layout", "is", "ms a round", "set aside MiB", "peak MiB"]
+def networks(result: dict) -> Table:
+    """The time and the memory of each network and layout."""
+    head = ["model", "layout", "is", "ms per round", "set aside MiB", "peak MiB"]
     table = [head]
-    for row in found["rows"]:
+    for row in result["rows"]:
         ms = number(row["ms"]) + "*" * bool(row["disturbed"])
         sizes = [number(row[name] / MIB) for name in ("set_aside", "VmHWM")]
         table.append([row["model"].upper(), row["name"], row["layout"], ms, *sizes])

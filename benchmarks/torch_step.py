@@ -1,9 +1,9 @@
-"""A PyTorch client's local step beside a plain PyTorch step of the same arithmetic.
+"""Compares a PyTorch client's local step with a plain PyTorch step of equal arithmetic.
 
 python benchmarks/torch_step.py [--docs docs/performance.md]
 
-Perceptrons of growing width on 784 features, batches of 64 rows, K = 20 local steps;
-every ratio is of medians of interleaved repetitions in one process.
+Perceptrons of growing width on 784 features, batches of 64 rows, K = 20 local steps.
+Every ratio is between medians of interleaved repetitions in one process.
 """
 
 import argparse
@@ -29,6 +29,7 @@ BEGIN, END = "<!-- torch-step -->", "<!-- /torch-step -->"
 
 
 def network(width: int) -> nn.Module:
+    """A perceptron with two hidden layers of equal width."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
@@ -37,7 +38,7 @@ def network(width: int) -> nn.Module:
 
 
 def plain(module: nn.Module, features: Any, label: Any, tau: float) -> Callable:
-    """K steps of descent and ascent on the AUC objective, as one writes them."""
+    """K steps of descent and ascent on the AUC objective in plain PyTorch."""
     c_1, c_2, lam = (torch.zeros((), requires_grad=True) for _ in range(3))
     down, up = [*module.parameters(), c_1, c_2], [lam]
 
@@ -63,7 +64,7 @@ def plain(module: nn.Module, features: Any, label: Any, tau: float) -> Callable:
 
 
 def ours(name: str, problem: Any, federation: Any, module: nn.Module) -> Callable:
-    """A client's whole part in a round of `name`."""
+    """A client's part in a round of the algorithm `name`."""
     rows = TorchRows.of(problem, federation, BATCH, np.float32)
     algorithm = sagda.algorithm(name, local_lr=1e-3, local_steps=STEPS).build()
     start = problem.init(root_key(0))
@@ -85,18 +86,22 @@ def ours(name: str, problem: Any, federation: Any, module: nn.Module) -> Callabl
 
 
 def seconds(work: Callable) -> float:
+    """The seconds of one local step."""
     begun = time.perf_counter()
     work()
     return (time.perf_counter() - begun) / STEPS
 
 
 def table() -> str:
+    """Measure every width; the ratios as a Markdown table."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     label = np.where(rng.random(2000) < 0.3, 1.0, -1.0)
     features = rng.normal(size=(2000, FEATURES)).astype(np.float32)
-    held = sagda.Table(features, label)
-    federation = sagda.Federation.of(held, np.arange(2000), np.array([1000, 1000]))
+    rows_of_all = sagda.Table(features, label)
+    federation = sagda.Federation.of(
+        rows_of_all, np.arange(2000), np.array([1000, 1000])
+    )
     lines = [
         "| width | plain step | `fsgda` | `sagda-i` |",
         "|---|---|---|---|",
@@ -123,12 +128,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", type=Path, help="write the table into this page")
     path = parser.parse_args().docs
-    found = table()
+    text_of_table = table()
     if path is not None:
         text = path.read_text(encoding="utf-8")
         head, rest = text.split(BEGIN)
         _, tail = rest.split(END)
-        path.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}", encoding="utf-8")
+        path.write_text(
+            f"{head}{BEGIN}\n\n{text_of_table}\n\n{END}{tail}", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -210,8 +210,8 @@ def run_all(path: Path) -> None:
     evidence = read(path) if path.exists() else {"tuning": {}, "runs": {}}
     if evidence.setdefault("settings", SETTINGS) != SETTINGS:
         raise ValueError(
-            f"{path} must have the settings {SETTINGS}, got {evidence['settings']}; remove "
-            "it to start again."
+            f"{path} must have the settings {SETTINGS}, got {evidence['settings']}; "
+            "remove it to start again."
         )
     save = lambda: durable.write(path, json.dumps(evidence, indent=None) + "\n")
     for cohort, (method, axes) in product(sorted(COHORTS), METHODS.items()):

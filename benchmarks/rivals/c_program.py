@@ -1,4 +1,4 @@
-"""Compiles `dro.c` for the shapes of a job, with the flags given, and becomes it.
+"""Compiles `dro.c` for the shapes of a job and replaces this process with it.
 
 python benchmarks/rivals/c_program.py JOB.npz dro BATCH [FLAG ...]
 """
@@ -21,7 +21,7 @@ def main(path: str, problem: str, batch: str, *flags: str) -> None:
     job = Job(path, problem, None if whole else int(batch))
     assert problem == "dro", "written for this problem only"
     assert job.size.min() == job.size.max(), "written for clients of one size"
-    # Beside the job's file: whoever made that folder clears it.
+    # In the folder of the job's file, which its creator removes.
     folder = Path(tempfile.mkdtemp(dir=Path(path).parent))
     checks, _, _, given = job.position.shape
     assert whole or job.batch == given, "check rounds have another batch size"

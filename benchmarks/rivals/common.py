@@ -1,10 +1,12 @@
-"""What the rivals share: the job, the protocol, and a client's visit in NumPy.
+"""Code that the rivals share: the job, the protocol, and a client's part in NumPy.
 
     python benchmarks/rivals/NAME.py JOB.npz PROBLEM BATCH
 
-PROBLEM is `auc` or `dro`, BATCH a number of rows or `all`. A rival first runs the
-check rounds of the job and prints where they lead; then each line of its input is a
-number of rounds to run, and each line of its output the seconds one of them took.
+PROBLEM is `auc` or `dro`, BATCH a number of rows or `all`.
+
+The protocol: a rival first runs the check rounds of the job and prints its iterate.
+Then each line of its input is a number of rounds to run, and each line of its output
+has the seconds per round.
 """
 
 import json
@@ -45,22 +47,22 @@ class Job:
         self.target = share.astype(np.float32) if self.problem == "auc" else label
 
     def checks(self) -> Iterable[np.ndarray | None]:
-        """Each check round's rows, [clients, K + 1, batch]; the last renew v_i."""
+        """The rows of each check round, [clients, K + 1, batch]; the last renew v_i."""
         whole = self.batch is None
         return [None] * len(self.position) if whole else self.position
 
     def draw(self, rng: np.random.Generator, i: int) -> np.ndarray | None:
-        """A round's rows of client i; None for the whole local batch."""
+        """The rows of client i in a round; None for all local rows."""
         if self.batch is None:
             return None
         return rng.integers(0, self.size[i], (K + 1, self.batch))
 
     @cached_property
     def gradient(self) -> Callable:
-        """(z, features, target, position) to the gradient of their mean loss.
+        """A function of (z, features, target, position): the gradient of the mean loss.
 
-        z is x then y in one vector. The part of y has its sign turned, so that one
-        subtraction is descent in x and ascent in y. All positions if None.
+        z has x and then y in one vector. The part of y has the opposite sign, so one
+        subtraction is descent in x and ascent in y. `position` None means all rows.
         """
         return self.auc if self.problem == "auc" else self.dro
 
@@ -95,7 +97,7 @@ class Job:
         return g
 
     def visit(self, i: int, z, v, v_i, position) -> tuple[np.ndarray, np.ndarray]:
-        """A client's part of a round: how far it moved, and its new variate."""
+        """A client's part of a round: its movement and its new variate."""
         rows = slice(self.start[i], self.start[i] + self.size[i])
         features, target = self.features[rows], self.target[rows]
 
@@ -112,9 +114,9 @@ class Job:
 
 
 def begin() -> tuple[Job, TextIO]:
-    """The job of the command line, and where answers go.
+    """The job of the command line, and the stream for answers.
 
-    From here on whatever a framework prints goes to the errors.
+    After this call, everything that a framework prints goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -128,7 +130,7 @@ def serve(
     run: Callable[[int], object],
     packages: Iterable[str],
 ) -> None:
-    """Say where the check rounds led, then time `run(rounds)` as asked."""
+    """Print the iterate after the check rounds, then time `run(rounds)` on request."""
 
     def answer(**fields) -> None:
         print(json.dumps(fields), file=answers, flush=True)

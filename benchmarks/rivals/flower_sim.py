@@ -1,7 +1,7 @@
 """Flower's simulation engine: a message to every client and back in each round.
 
-The server is a ServerApp that drives the grid itself; a client keeps its variate in
-the state of its context. Ray actors, one a core, run the clients.
+The server is a ServerApp that drives the grid itself. A client stores its variate in
+the state of its context. Ray actors, one per core, run the clients.
 """
 
 import os
@@ -22,21 +22,21 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-JOB = "RIVAL_JOB"  # the variable by which actors learn of the job
+JOB = "RIVAL_JOB"  # the environment variable that names the job for the actors
 client = ClientApp()
 
 
 @cache
-def held() -> tuple[Job, np.random.Generator]:
-    """An actor's copy of the data, read once, and its source of rows."""
+def actor_job() -> tuple[Job, np.random.Generator]:
+    """An actor's copy of the data, read once, and its generator for rows."""
     path, problem, batch = os.environ[JOB].split(os.pathsep)
     return Job(path, problem, int(batch) or None), np.random.default_rng()
 
 
 @client.train()
 def visit(message: Message, context: Context) -> Message:
-    """K local steps; the reply is how far they led and the change of v_i."""
-    job, rng = held()
+    """K local steps; the reply has the movement and the change of v_i."""
+    job, rng = actor_job()
     i = int(context.node_config["partition-id"])
     (z, v), *given = message.content["arrays"].to_numpy_ndarrays()
     if "v" in context.state:
@@ -51,6 +51,7 @@ def visit(message: Message, context: Context) -> Message:
 
 
 def server(job: Job, answers) -> ServerApp:
+    """The server's side of a round."""
     app = ServerApp()
 
     @app.main()
@@ -86,7 +87,8 @@ def server(job: Job, answers) -> ServerApp:
 
 
 def main() -> None:
-    import flower_sim  # by its name, so that actors import it instead of unpickling it
+    # Imported by its name, so that actors import it instead of unpickling it.
+    import flower_sim
 
     job, answers = begin()
     cores = len(os.sched_getaffinity(0))

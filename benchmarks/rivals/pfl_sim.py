@@ -1,8 +1,9 @@
 """Apple's pfl: its simulated backend and its SCAFFOLD, on the same min-max loss.
 
-For speed only. SCAFFOLD is the nearest that pfl has to SAGDA, Option I: K local steps
-with control variates and one more gradient that renews them, though on all local rows.
-Batches are pfl's own, the rows in their order; the check rounds are not run.
+It is compared in speed only. SCAFFOLD is pfl's nearest method to SAGDA, Option I: K
+local steps with control variates, and one more gradient that renews them, though on all
+local rows. pfl cuts its own batches in the order of the rows. The check rounds are not
+run.
 """
 
 import math
@@ -20,11 +21,11 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 
-torch.set_num_threads(1)  # tensors too small to share, and quicker without
+torch.set_num_threads(1)  # the tensors are too small to gain from more threads
 
 
 class Saddle(torch.nn.Module):
-    """The loss with its gradient in y turned, so that descent in it is ascent."""
+    """The loss with the opposite gradient in y, so that descent in y is ascent."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -59,6 +60,7 @@ class Saddle(torch.nn.Module):
 
 
 def clients(job: Job) -> FederatedDataset:
+    """The clients of the job as pfl's users."""
     columns = torch.from_numpy(job.features), torch.from_numpy(job.target)
 
     def user(i: int) -> PyTorchTensorDataset:
@@ -66,7 +68,7 @@ def clients(job: Job) -> FederatedDataset:
         tensors = [column[rows] for column in columns]
         return PyTorchTensorDataset((*tensors, torch.arange(job.size[i])), str(i))
 
-    # Made once: a data set of pfl keeps the batches that it was cut into.
+    # Made once, because a data set of pfl stores the batches that it was cut into.
     users = [user(i) for i in range(job.clients)]
     sampler = get_user_sampler("minimize_reuse", list(range(job.clients)))
     return FederatedDataset(users.__getitem__, sampler)
@@ -89,7 +91,7 @@ def main() -> None:
     scaffold, storage, done = SCAFFOLD(), InMemoryUserStateStorage(), 0
 
     def run(rounds: int) -> None:
-        """Go on from the rounds done; pfl evaluates in the very first only."""
+        """Continue from the finished rounds; pfl evaluates in the first round only."""
         nonlocal done
         done += rounds
         params = SCAFFOLDParams(

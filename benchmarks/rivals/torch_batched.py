@@ -8,7 +8,7 @@ from common import ALPHA, LAMBDA_2, LOCAL, SERVER, K, begin, serve
 
 
 def auc(d: int, tau: float) -> Callable:
-    """The gradient for all clients; as in `common`, y's part has its sign turned."""
+    """The gradient for all clients; the part of y has the opposite sign."""
 
     def gradient(z, a, s, position):
         c_1, c_2, lam = z[:, d:].split(1, dim=1)
@@ -26,6 +26,8 @@ def auc(d: int, tau: float) -> Callable:
 
 
 def dro(d: int, tau: float) -> Callable:
+    """The gradient for all clients; the part of y has the opposite sign."""
+
     def gradient(z, a, b, position):
         n = a.shape[1]
         x, y = z[:, :d], z[:, d:]
@@ -53,7 +55,7 @@ def main() -> None:
     start = torch.from_numpy(job.start)[:, None]
     gradient = {"auc": auc, "dro": dro}[job.problem](job.d, job.tau)
 
-    # Compiling takes half a minute and then makes a round two to three times faster.
+    # Compilation takes half a minute and makes a round two to three times faster.
     @torch.compile(dynamic=False, fullgraph=True)
     def round(z, v, v_of, position):
         """Position is [K + 1, clients, rows], or None for whole local batches."""
