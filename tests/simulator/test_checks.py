@@ -163,13 +163,39 @@ CASES = {
     ),
     "drift that nobody tells": (
         lambda: simulate(method=sagda.parallel_sgda(), metrics="drift"),
-        "`metrics` may hold drift only where clients tell how far they moved, which "
-        "those of parallel-sgda do not.",
+        "`metrics` may contain drift only where clients report how far they moved, "
+        "which is not so for parallel-sgda on AUC.",
     ),
     "variates where there are none": (
         lambda: simulate(metrics=["variate_lag"]),
-        "`metrics` may hold variate_lag only where clients keep variates, which those "
-        "of fsgda do not.",
+        "`metrics` may contain variate_lag only where clients keep control variates, "
+        "which is not so for fsgda on AUC.",
+    ),
+    "a metric that is a number": (
+        lambda: simulate(metrics={"x_norm": 3.0}),
+        "`metrics` must hold names, or functions (problem, z, rows, weight), got 3.0 "
+        "of type float.",
+    ),
+    "a metric without a name": (
+        lambda: simulate(metrics=lambda problem, z, rows, weight: 0.0),
+        "`metrics` must give each function a name, got '<lambda>'; write "
+        'metrics={"x_norm": function}.',
+    ),
+    "a metric with the name of a column": (
+        lambda: simulate(metrics={"phi": lambda problem, z, rows, weight: 0.0}),
+        "`metrics` may not define 'phi', which is a column that sagda measures; choose "
+        "another name.",
+    ),
+    "a metric of several numbers": (
+        lambda: simulate(metrics={"x": lambda problem, z, rows, weight: weight}),
+        "metric 'x' must be one number, got shape (14,).",
+    ),
+    "an option that does not exist": (
+        lambda: simulate(round=3),
+        "`option of simulate` must be one of method, problem, federation, rounds, "
+        "cohort, batch_size, dropout, seeds, eval_every, chunk, metrics, test, start, "
+        "float64, layout, stream, progress, resume, got 'round'; did you mean "
+        "'rounds'?",
     ),
     "a name for a method": (
         lambda: simulate(method="fsgda"),
@@ -385,7 +411,7 @@ def test_resuming_needs_a_run_and_rounds_to_go():
 
 
 def test_unknown_public_names_are_refused():
-    with pytest.raises(AttributeError, match="has no attribute 'Sagda'"):
+    with pytest.raises(AttributeError, match="No sagda attribute Sagda"):
         _ = sagda.Sagda  # pyright: ignore[reportAttributeAccessIssue]
     for name in sagda.__all__:
         assert getattr(sagda, name) is not None

@@ -149,12 +149,12 @@ def look_at_runs(runs, rows=3000):
     problem = sagda.AUC.of(clients, Wide())
     shape = {"cohort": 3, "batch_size": 2}
     setup = Setup.of(problem, clients, np.float32, **shape)
-    look = Evaluator(View.of(setup, clients, np.float32), None, ())
+    evaluator = Evaluator(View.of(setup, clients, np.float32), None, ())
     starts = draw_starts(problem, jax.vmap(root_key)(np.arange(runs, dtype=np.uint32)))
     seen = EvaluatedState(jax.tree.map(np.asarray, starts))
-    lowered = evaluate.lower(look.view, look.groups(seen)[0], None, ())
+    lowered = evaluate.lower(evaluator.view, evaluator.groups(seen)[0], None, ())
     held = lowered.compile().memory_analysis().temp_size_in_bytes
-    return look(seen), held
+    return evaluator(seen), held
 
 
 def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):

@@ -21,8 +21,9 @@ from sagda.runs.config import Config
 from sagda.runs.experiment import prepare, resolve
 from sagda.runs.folder import Stopped, Watch, execute
 from sagda.simulator.history import History
+from sagda.simulator.options import RunOptions
 from sagda.simulator.run import Progress, Run
-from sagda.simulator.simulate import run_side_by_side
+from sagda.simulator.simulate import simulate_stacked
 
 
 @pytest.fixture
@@ -69,11 +70,11 @@ def test_what_diverges_leaves_the_others_alone(quadratic):
 def test_only_numbers_may_differ_in_one_program(quadratic):
     methods = [sagda.fsgda(local_steps=2), sagda.fsgda(local_steps=3)]
     with pytest.raises(BadValue, match="must differ in rates and other real numbers"):
-        run_side_by_side(methods, *quadratic, rounds=1, batch_size=1)
+        simulate_stacked(methods, *quadratic, RunOptions(rounds=1, batch_size=1))
     with pytest.raises(BadValue, match="at least one method"):
         sagda.sweep([], *quadratic)
     with pytest.raises(BadValue, match="cannot resume"):
-        sagda.sweep(methods, *quadratic, resume=None)
+        sagda.sweep(methods, *quadratic, resume={})
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ The results are written into the figure's TOML file, which is where `figure` rea
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sagda.runs.experiment import (
     options_of,
     prepare,
     resolve,
-    simulate_options,
+    run_options,
 )
 from sagda.runs.grid import tail_of
 from sagda.simulator.sweep import sweep
@@ -112,6 +113,6 @@ def measured(
     """The error of one method at every point, from one sweep."""
     given = arguments_of(experiment.config, name)
     methods = [ALGORITHMS[name](**given | dict(point)) for point in points]
-    options = {k: v for k, v in simulate_options(experiment).items() if k != "test"}
+    options = vars(replace(run_options(experiment), test=None))
     runs = sweep(methods, experiment.problem, experiment.federation, **options)
     return {point: tail_of(run) for point, run in zip(points, runs, strict=True)}

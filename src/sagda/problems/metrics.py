@@ -1,14 +1,18 @@
 """The columns of a history: how they are measured, labelled and compared."""
 
+import numbers
 import re
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sagda.core import Point, minus
+from sagda import check
+from sagda.check import BadKind, BadValue
+from sagda.core import Algorithm, Point, minus
 from sagda.keys import root_key
 from sagda.problems.base import Problem
 from sagda.problems.inner import maximise, norm_sq
@@ -23,7 +27,6 @@ COLUMNS = (
     "gap",
     "worst_client_loss",
 )
-OPTIONAL = ("drift", "variate_lag", "potential")
 
 
 class Metric(NamedTuple):
@@ -90,6 +93,140 @@ def metric_of(name: str) -> Metric:
 def judged_by(columns: Collection[str]) -> str:
     """The column by which runs with these columns are compared."""
     return next(name for name, one in METRICS.items() if one.judged and name in columns)
+
+
+class MetricInputs(NamedTuple):
+    """What a metric can be computed from: one run at an evaluation.
+
+    Arrays are JAX's inside a compiled program, or PyTorch's.
+    """
+
+    problem: Problem
+    z: Point
+    rows: Any  # all clients' rows, as `Problem.columns` gives them
+    weight: Any  # [rows]; `weight @ values` is the clients' mean of values per row
+    columns: Mapping[str, Any]  # the columns measured before
+    drift: Any  # the mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
+    mean_over_clients: Callable  # of function(f_i, v_i), with its memory v_i
+
+
+@dataclass(frozen=True)
+class OptionalMetric:
+    """A column that is measured only if a user asks for it."""
+
+    value: Callable[[MetricInputs], Any]  # one number
+    condition: str = ""  # where it can be measured, for the message
+    possible: Callable[[Problem, Algorithm], bool] | None = None
+    needs: tuple[str, ...] = ()  # fields of the simulator's carry that it uses
+    custom: bool = False
+
+
+class CustomValue(NamedTuple):
+    """A user's function as the value of an `OptionalMetric`; equal functions compare
+    equal, so that they share a compiled program."""
+
+    function: Callable
+
+    def __call__(self, inputs: MetricInputs) -> Any:
+        return self.function(inputs.problem, inputs.z, inputs.rows, inputs.weight)
+
+
+def variate_lag(inputs: MetricInputs) -> Any:
+    """The mean over clients of ||v_i - grad f_i(z)||^2."""
+    z = inputs.z
+    return inputs.mean_over_clients(
+        lambda f, v_i: norm_sq(v_i - f.grad(z, f.whole(root_key(0))))
+    )
+
+
+def potential(inputs: MetricInputs) -> Any:
+    """Phi - f/10."""
+    columns = inputs.columns
+    if "phi" not in columns:  # a PyTorch problem without a closed form for y*
+        raise BadValue(
+            "`metrics` may contain potential only where Phi is measured, which needs "
+            "a closed form of the best y here."
+        )
+    return columns["phi"] - columns["f"] / 10
+
+
+# One entry adds a metric that users can ask for by name.
+OPTIONAL: dict[str, OptionalMetric] = {
+    "drift": OptionalMetric(
+        lambda inputs: inputs.drift,
+        "clients report how far they moved",
+        lambda problem, algorithm: any(p.delta is not None for p in algorithm.phases),
+        needs=("drift",),
+    ),
+    "variate_lag": OptionalMetric(
+        variate_lag,
+        "clients keep control variates",
+        lambda problem, algorithm: algorithm.mean is not None,
+        needs=("memory",),
+    ),
+    "potential": OptionalMetric(
+        potential,
+        "Phi is measured",
+        lambda problem, algorithm: problem.measures_phi,
+    ),
+}
+
+# (name, metric) pairs: hashable, since they are part of what an evaluation compiles.
+ChosenMetrics: TypeAlias = tuple[tuple[str, OptionalMetric], ...]
+MetricFunction: TypeAlias = Callable[[Any, Point, Any, Any], Any]
+MetricArgument: TypeAlias = (
+    str | MetricFunction | Sequence[str | MetricFunction] | Mapping[str, MetricFunction]
+)
+
+
+def chosen_metrics(metrics: MetricArgument) -> ChosenMetrics:
+    """Names of optional metrics, functions, or a mapping of names to functions."""
+    if isinstance(metrics, str) or callable(metrics):
+        metrics = (metrics,)
+    if isinstance(metrics, Mapping):
+        pairs = [(name, function) for name, function in metrics.items()]
+    else:
+        pairs = [(getattr(m, "__name__", "<lambda>"), m) for m in metrics]
+        pairs = [(m, m) if isinstance(m, str) else (name, m) for name, m in pairs]
+    return tuple({name: chosen_metric(name, value) for name, value in pairs}.items())
+
+
+def chosen_metric(name: Any, metric: Any) -> OptionalMetric:
+    """The optional metric of that name, or a custom one."""
+    if isinstance(metric, str):
+        return OPTIONAL[check.choice("metrics", metric, OPTIONAL)]
+    if not callable(metric):
+        raise BadKind(
+            "`metrics` must hold names, or functions (problem, z, rows, weight), got "
+            f"{metric!r:.60} of type {type(metric).__name__}."
+        )
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadValue(
+            f"`metrics` must give each function a name, got {name!r}; write "
+            'metrics={"x_norm": function}.'
+        )
+    return OptionalMetric(CustomValue(metric), custom=True)
+
+
+def optional_columns(
+    inputs: MetricInputs, metrics: ChosenMetrics, number: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """The values of the chosen metrics, each passed through `number`."""
+    columns = {}
+    for name, metric in metrics:
+        if name in inputs.columns:
+            raise BadValue(
+                f"`metrics` may not define {name!r}, which is a column that "
+                f"{type(inputs.problem).__name__} measures; choose another name."
+            )
+        value = metric.value(inputs)
+        if not isinstance(value, numbers.Number) and np.shape(value) != ():
+            raise BadValue(
+                f"metric {name!r} must be one number, got shape "
+                f"{tuple(np.shape(value))}."
+            )
+        columns[name] = number(value)
+    return columns
 
 
 class Outer(NamedTuple):

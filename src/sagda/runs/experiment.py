@@ -22,6 +22,7 @@ from sagda.problems.base import Problem
 from sagda.problems.treated import Treated
 from sagda.runs.config import PATIENCE, Config, build
 from sagda.simulator.checks import check_run, columns_of
+from sagda.simulator.options import RunOptions
 from sagda.trackers import TRACKERS
 from sagda.trackers.early_stop import check_metric
 
@@ -123,13 +124,9 @@ def prepare(config: Config) -> Experiment:
     if config.stop_early is not None:
         columns = columns_of(experiment.problem, experiment.federation, experiment.test)
         check_metric("stop_early", config.stop_early, columns)
-    for method in experiment.methods.values():
-        options = {
-            name: value
-            for name, value in simulate_options(experiment).items()
-            if name != "float64"
-        }
-        check_run(method, experiment.problem, experiment.federation, **options)
+    methods = list(experiment.methods.values())
+    options = run_options(experiment)
+    check_run(methods, experiment.problem, experiment.federation, options)
     return experiment
 
 
@@ -227,17 +224,18 @@ def arguments_of(config: Config, name: str) -> dict[str, Any]:
     return common | config.set.get(name, {})
 
 
-def simulate_options(experiment: Experiment) -> dict[str, Any]:
+def run_options(experiment: Experiment) -> RunOptions:
+    """The options of `simulate` that a configuration describes."""
     config = experiment.config
-    return {
-        "rounds": config.rounds,
-        "cohort": config.cohort,
-        "batch_size": None if config.batch_size == "all" else config.batch_size,
-        "dropout": config.dropout,
-        "seeds": config.run_seeds,
-        "eval_every": config.eval_every,
-        "float64": config.float64,
-        "layout": config.layout,
-        "stream": config.stream,
-        "test": experiment.test,
-    }
+    return RunOptions(
+        rounds=config.rounds,
+        cohort=config.cohort,
+        batch_size=None if config.batch_size == "all" else config.batch_size,
+        dropout=config.dropout,
+        seeds=config.run_seeds,
+        eval_every=config.eval_every,
+        float64=config.float64,
+        layout=config.layout,
+        stream=config.stream,
+        test=experiment.test,
+    )

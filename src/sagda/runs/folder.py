@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,13 +38,13 @@ from sagda.runs.callbacks import callbacks_of, stopped_early
 from sagda.runs.card import write_card
 from sagda.runs.checkpoint import Checkpoints, Stored, differences, environment
 from sagda.runs.config import Config, build, read_toml, write_toml
-from sagda.runs.experiment import Experiment, simulate_options
+from sagda.runs.experiment import Experiment, run_options
 from sagda.runs.grid import Sweep
 from sagda.runs.model_file import FinishedRun, keep_recipe, model_arrays
 from sagda.runs.results import PICTURES
 from sagda.simulator.processes import check_same, from_first, gathered, is_first
 from sagda.simulator.run import Callback, Progress, Run
-from sagda.simulator.simulate import advice, run_side_by_side, unsolved
+from sagda.simulator.simulate import advice, simulate_stacked, unsolved
 from sagda.simulator.sweep import apart
 
 SCHEMA = 1
@@ -222,13 +223,13 @@ def run_batch(
         if stop:
             raise Stopped(name, now)
 
-    run = run_side_by_side(
+    run = simulate_stacked(
         list(methods.values()),
         experiment.problem,
         experiment.federation,
-        progress=(progress, *callbacks),
-        resume=resume,
-        **simulate_options(experiment),
+        replace(
+            run_options(experiment), progress=(progress, *callbacks), resume=resume
+        ),
     )
     if run.diverged and not experiment.config.grid:
         watch.warn(advice(methods[name], run.diverged))

@@ -1,6 +1,6 @@
 """Checks before a simulation starts: what does not fit is said in one sentence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,100 +13,50 @@ from sagda.data.federation import Federation, Table
 from sagda.keys import root_key
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.problems.metrics import COLUMNS, OPTIONAL, measure
+from sagda.problems.metrics import COLUMNS, ChosenMetrics, measure
 from sagda.problems.sets import check_set
-from sagda.simulator.layout import parse
-from sagda.simulator.run import Callback
+from sagda.simulator.options import RunOptions
 from sagda.simulator.setup import Setup, numbers
 
 
 def check_run(
-    method: Method,
+    methods: Sequence[Method],
     problem: Problem,
     federation: Federation,
-    *,
-    rounds: int = 1,
-    cohort: int | None = None,
-    batch_size: int | None = None,
-    dropout: float = 0.0,
-    seeds: int | Sequence[int] = 0,
-    eval_every: int = 1,
-    chunk: int | None = None,
-    metrics: str | Sequence[str] = (),
-    test: Table | None = None,
-    layout: str = "auto",
-    stream: int | None = None,
-) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
-    """Look at what `simulate` is given; cohort, seeds and metrics in plain form."""
-    check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
+    options: RunOptions,
+) -> None:
+    """Raise unless methods, problem, data and options fit each other."""
+    for method in methods:
+        check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
     check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     M, largest = federation.clients, int(federation.size.max())
-    check.integer("rounds", rounds, low=1)
-    cohort = M if cohort is None else cohort
-    cohort = check.integer("cohort", cohort, low=1, high=M, what=", the clients")
-    if batch_size is not None:
+    if options.cohort is not None:
+        what = ", the clients"
+        check.integer("cohort", options.cohort, low=1, high=M, what=what)
+    if options.batch_size is not None:
         what = ", the rows of the largest client (None takes all)"
-        check.integer("batch_size", batch_size, low=1, high=largest, what=what)
-    check.real("dropout", dropout, low=0, high=1)
-    given = tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
-    if not given:
-        raise BadValue("`seeds` must hold at least one seed, got none.")
-    seeds = tuple(check.integer("seeds", s, low=0, high=2**32 - 1) for s in given)
-    check.integer("eval_every", eval_every, low=1)
-    if chunk is not None:
-        check.integer("chunk", chunk, low=1)
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
-    check.kind("layout", layout, str, "such as 'auto'")
-    parse(layout)
-    if stream is not None:
-        check.integer("stream", stream, low=1)
-    check_algorithm(method, metrics)
-    if "potential" in metrics and not problem.measures_phi:
-        raise BadValue(
-            "`metrics` may hold potential only where Phi is measured, which "
-            f"{type(problem).__name__} does not."
-        )
+        check.integer("batch_size", options.batch_size, low=1, high=largest, what=what)
+    for method in methods:
+        check_algorithm(method, problem, options.chosen_metrics)
     problem.check(federation)
-    if test is not None:
-        check_test(test, federation)
-    return cohort, seeds, metrics
+    if options.test is not None:
+        check_test(options.test, federation)
 
 
-def check_callbacks(progress: Any) -> tuple[Callback, ...]:
-    """One callable or several as several."""
-    if progress is None:
-        return ()
-    several = isinstance(progress, Iterable) and not callable(progress)
-    given: tuple[Any, ...] = tuple(progress) if several else (progress,)
-    for callback in given:
-        if not callable(callback):
-            raise BadKind(
-                "`progress` must be a callable or a sequence of them, got "
-                f"{callback!r:.60} of type {type(callback).__name__}."
-            )
-    return given
-
-
-def check_algorithm(method: Method, metrics: tuple[str, ...]) -> None:
-    """Phases with names of their own, and metrics that the method has."""
+def check_algorithm(method: Method, problem: Problem, metrics: ChosenMetrics) -> None:
+    """Raise if two phases share a name, or a metric cannot be measured."""
     algorithm = method.build()
     names = [phase.name for phase in (*algorithm.opening, *algorithm.phases)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise BadValue(f"{method.name}: two phases are called {twice[0]!r}.")
-    for name in metrics:
-        check.choice("metrics", name, OPTIONAL)
-    if "variate_lag" in metrics and algorithm.mean is None:
-        raise BadValue(
-            "`metrics` may hold variate_lag only where clients keep variates, which "
-            f"those of {method.name} do not."
-        )
-    if "drift" in metrics and all(p.delta is None for p in algorithm.phases):
-        raise BadValue(
-            "`metrics` may hold drift only where clients tell how far they moved, "
-            f"which those of {method.name} do not."
-        )
+    for name, metric in metrics:
+        if metric.possible is not None and not metric.possible(problem, algorithm):
+            raise BadValue(
+                f"`metrics` may contain {name} only where {metric.condition}, which is "
+                f"not so for {method.name} on {type(problem).__name__}."
+            )
 
 
 def check_test(test: Any, federation: Federation) -> None:
@@ -123,13 +73,20 @@ def check_test(test: Any, federation: Federation) -> None:
         )
 
 
-def check_starts(problem: Problem, starts: Any) -> None:
-    kind = type(problem)
+def checked_starts(problem: Problem, starts: Any, given: Point | None) -> Point:
+    """The starts of all runs: the problem's own, or the user's for every run.
+
+    Raises unless they are feasible points of the right shapes.
+    """
     if not isinstance(starts, Point) or not jax.tree.leaves(starts.y):
         raise BadValue(
-            f"{kind.__name__}.init must return Point(x, y) with arrays in both halves, "
-            f"got {type(starts).__name__}."
+            f"{type(problem).__name__}.init must return Point(x, y) with arrays in "
+            f"both halves, got {type(starts).__name__}."
         )
+    if given is not None:
+        starts = given_starts(given, starts)
+    check_feasible(problem, starts)
+    return starts
 
 
 def given_starts(start: Point, starts: Point) -> Point:

@@ -1,5 +1,6 @@
 """The program of an evaluation: all rows, as every run's iterate sees them."""
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -10,9 +11,12 @@ import numpy as np
 from sagda.algorithms.trace import batch_that_fits
 from sagda.core import Point
 from sagda.data.federation import Table
-from sagda.keys import root_key
-from sagda.problems.inner import norm_sq
-from sagda.problems.metrics import measure
+from sagda.problems.metrics import (
+    ChosenMetrics,
+    MetricInputs,
+    measure,
+    optional_columns,
+)
 from sagda.simulator.devices import SPARED
 from sagda.simulator.exchange import unpacked
 from sagda.simulator.setup import View, on_device
@@ -35,7 +39,7 @@ class EvaluatedState(NamedTuple):
 class Evaluator:
     """An evaluation by one compiled program, on the host's and the devices' behalf."""
 
-    def __init__(self, view: View, test: Table | None, metrics: tuple[str, ...]):
+    def __init__(self, view: View, test: Table | None, metrics: ChosenMetrics):
         self.view, self.metrics, self.test = view, metrics, None
         self.together: int | None = None  # runs, of several
         self.batch_size = view.clients.batch_size
@@ -83,34 +87,39 @@ class Evaluator:
 
 
 def evaluate_run(
-    view: View, seen: EvaluatedState, test: Any, metrics: tuple[str, ...]
+    view: View, seen: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
     """The columns of one run's history at this moment."""
     clients, z = view.clients, seen.z
     problem, table, M = clients.problem, clients.table, clients.count
 
-    def variate_lag() -> jax.Array:
-        def one(client):
+    def mean_over_clients(function: Callable) -> jax.Array:
+        # A loop, since gradients of all clients at a time may not fit in memory.
+        def one(client: tuple[Any, Any]) -> jax.Array:
             i, row = client
-            f, v_i = clients.objective(i), unpacked(row, z)
-            return norm_sq(v_i - f.grad(z, f.whole(root_key(0))))
+            return function(clients.objective(i), unpacked(row, z))
 
         return jax.lax.map(one, (jnp.arange(M), seen.memory)).mean()
 
     columns = measure(problem, z, table, view.weight, view.owner, M)
-    extra = {
-        "drift": lambda: seen.drift,
-        "variate_lag": variate_lag,
-        "potential": lambda: columns["phi"] - columns["f"] / 10,
-    }
-    columns |= {name: extra[name]() for name in metrics}
+    inputs = MetricInputs(
+        problem=problem,
+        z=z,
+        rows=table,
+        weight=view.weight,
+        columns=columns,
+        drift=seen.drift,
+        mean_over_clients=mean_over_clients,
+    )
+    number = partial(jnp.asarray, dtype=columns["f"].dtype)
+    columns |= optional_columns(inputs, metrics, number)
     test_scores = None if test is None else problem.score(z.x, test)
     return Measurements(columns, problem.score(z.x, table), test_scores)
 
 
 @partial(jax.jit, static_argnames="metrics", compiler_options=SPARED)
 def evaluate(
-    view: View, seen: EvaluatedState, test: Any, metrics: tuple[str, ...]
+    view: View, seen: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
     """`evaluate_run` for runs side by side; all methods share the program."""
     return jax.vmap(lambda seen: evaluate_run(view, seen, test, metrics))(seen)

@@ -79,7 +79,7 @@ class HistoryBuffer:
         self.seeds, self.count = seeds, 0
         self.room: dict[str, np.ndarray] = {}  # [seeds, more than `count`] each
 
-    def go_on(self, past: History) -> None:
+    def resume(self, past: History) -> None:
         """Start with the rows of an earlier run."""
         self.count = len(past.rounds)
         self.room = {name: np.array(column) for name, column in past.columns.items()}

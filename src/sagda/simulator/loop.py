@@ -1,172 +1,228 @@
-"""`Loop`: the rounds of a run, chunk by chunk, with evaluations between them."""
+"""`RoundLoop`: rounds chunk by chunk, with evaluations and callbacks between them.
 
+`CompiledLoop` runs JAX programs; `torch.loop.TorchLoop` runs PyTorch models. What one
+round does is in `rounds.py`, what an evaluation measures in `evaluator.py`.
+"""
+
+import abc
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
 
+from sagda import check
 from sagda.methods import Method
 from sagda.simulator.layout import Layout, StackedRuns, shared
+from sagda.simulator.options import RunOptions
 from sagda.simulator.processes import gathered
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, Tally, carry_specs, is_split, programs
-from sagda.simulator.run import Callback, Progress, Run
+from sagda.simulator.run import Progress, Run, checked_resume
 from sagda.simulator.setup import Setup, fetch
 from sagda.simulator.stream import Stream
 
 CHUNK_SECONDS = 0.5
 
 
-class Loop:
-    """The rounds of a run, chunk by chunk."""
+class RunList(NamedTuple):
+    """The runs of one call: method k and seed k make run k."""
+
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+    setting: dict[str, str]  # what a resumed run must have in common, as texts
+
+
+class RoundLoop(abc.ABC):
+    """All rounds of some runs, which advance together.
+
+    A carry has the runs on axis 0 of each array. Subclasses say where it lives and how
+    it advances.
+    """
+
+    def __init__(
+        self, runs: RunList, recorder: Recorder, layout: str, largest_round: int
+    ):
+        """`largest_round`: rows that one round can use at most."""
+        self.runs, self.recorder, self.layout = runs, recorder, layout
+        # Rows of a chunk are counted in 32 bits.
+        self.longest_chunk = max(1, (2**31 - 1) // largest_round)
+        self.compile_seconds = 0.0
+
+    @abc.abstractmethod
+    def expected(self) -> Carry:
+        """The shapes of the carry, to check a run that is resumed."""
+
+    @abc.abstractmethod
+    def begin(self, resume: Run | None) -> tuple[Carry, int]:
+        """The first carry and its round, recorded and evaluated."""
+
+    @abc.abstractmethod
+    def prepare(self, first: int, last: int) -> int:
+        """Bring the rows of rounds from `first` on to the device.
+
+        Returns the round, at most `last`, up to which the rows are there.
+        """
+
+    @abc.abstractmethod
+    def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
+        """The carry after rounds `first` to `last` - 1, and their counts."""
+
+    @abc.abstractmethod
+    def fetched(self, tree: Any) -> Any:
+        """Arrays of the runs on the host, which later rounds do not change."""
+
+    @final
+    def run(self, options: RunOptions) -> Run:
+        """All rounds, unless all runs diverge or a callback stops them before."""
+        resume = None
+        if options.resume is not None:
+            resume = checked_resume(
+                options.resume, self.expected(), self.recorder, self.runs.setting
+            )
+            what = ", those already run"
+            check.integer("rounds", options.rounds, low=resume.round, what=what)
+        carry, t = self.begin(resume)
+        with ExitStack() as entered:
+            for callback in options.callbacks:
+                if isinstance(callback, AbstractContextManager):
+                    entered.enter_context(callback)
+            carry, t = self.advance_all(carry, t, options)
+        return self.snapshot(carry, t)
+
+    @final
+    def advance_all(
+        self, carry: Carry, t: int, options: RunOptions
+    ) -> tuple[Carry, int]:
+        """Chunks of rounds, with evaluations and callbacks after them."""
+        recorder, rounds, every = self.recorder, options.rounds, options.eval_every
+        notify = partial(self.notify, options)
+        size, stopped = 1, False
+        diverged = self.fetched(carry.broken) >= 0
+        if 0 < t < rounds and not diverged.all():
+            # A run that a callback stopped stays stopped when it is resumed.
+            stopped = bool(gathered(notify(carry, t)).any())
+        while t < rounds and not diverged.all() and not stopped:
+            # A chunk ends at the next evaluation at the latest.
+            ahead = min(options.chunk or size, self.longest_chunk)
+            stop = min(rounds, t + ahead, t + every - t % every)
+            clock = time.perf_counter()
+            stop = self.prepare(t, stop)
+            carry, tally = self.advance(carry, t, stop)
+            seconds = time.perf_counter() - clock
+            recorder.count(tally, seconds)
+            t, diverged = stop, self.fetched(carry.broken) >= 0
+            if t % every == 0 or t == rounds or diverged.all():
+                self.evaluate(carry, t)
+            wish = notify(carry, t)
+            # Every process must cut chunks, and stop, at the same rounds.
+            agreed = gathered([seconds, float(wish)])
+            seconds, stopped = float(agreed[0, 0]), bool(agreed[:, 1].any())
+            if seconds < CHUNK_SECONDS / 2:
+                size = min(2 * size, self.longest_chunk)
+            elif seconds > CHUNK_SECONDS:
+                size = max(1, size // 2)
+        if stopped and recorder.latest["round"][0] < t:
+            self.evaluate(carry, t)
+            notify(carry, t)
+        return carry, t
+
+    @final
+    def evaluate(self, carry: Carry, t: int) -> None:
+        """Add a row to the history; fetch memories only if a metric needs them."""
+        if "memory" not in self.recorder.needs:
+            carry = carry._replace(memory=None)
+        self.recorder.evaluate(self.fetched(carry), t)
+
+    @final
+    def notify(self, options: RunOptions, carry: Carry, t: int) -> bool:
+        """Call every callback; True if one of them wants the run to stop."""
+        if not options.callbacks:
+            return False
+        progress = Progress(
+            round=t,
+            rounds=options.rounds,
+            seconds=self.recorder.ledger.seconds,
+            latest=self.recorder.latest,
+            snapshot=partial(self.snapshot, carry, t),
+            history=self.recorder.rows.so_far,
+            methods=self.runs.methods,
+            setting=self.runs.setting,
+        )
+        answers = [callback(progress) for callback in options.callbacks]
+        # Only a truth value stops a run; callbacks may return anything else.
+        return any(isinstance(a, bool | np.bool_) and bool(a) for a in answers)
+
+    @final
+    def snapshot(self, carry: Carry, t: int) -> Run:
+        """The run up to round `t`, complete and on the host."""
+        return Run(
+            history=self.recorder.rows.history,
+            carry=self.fetched(carry),
+            round=t,
+            ledger=self.recorder.ledger,
+            compile_seconds=self.compile_seconds,
+            setting=self.runs.setting,
+            layout=self.layout,
+        )
+
+
+@final
+class CompiledLoop(RoundLoop):
+    """Rounds as compiled JAX programs, on the devices of a layout."""
 
     def __init__(
         self,
+        runs: RunList,
+        recorder: Recorder,
         setup: Setup,
         layout: Layout,
-        lanes: StackedRuns,
-        recorder: Recorder,
-        setting: dict[str, str],
-        methods: tuple[Method, ...],
+        stacked: StackedRuns,
         stream: Stream | None,
     ):
-        self.setup, self.layout, self.lanes = setup, layout, lanes
-        self.recorder, self.setting, self.stream = recorder, setting, stream
-        self.methods = methods
-        self.seeds = len(recorder.seeds)
+        rows = setup.cohort * setup.clients.widest
+        super().__init__(runs, recorder, str(layout), rows)
+        self.setup, self.stacked, self.stream = setup, stacked, stream
         self.split = is_split(layout, setup.cohort, setup.clients.count)
+        self.specs = carry_specs(layout, self.split)
         self.programs = programs(layout, self.split)
-        self.compile_seconds = 0.0
+        self.place: Callable[[Carry], Carry] = lambda c: shared(c, layout, self.specs)
+
+    def expected(self) -> Carry:
+        carry, _ = jax.eval_shape(self.programs.begin, self.setup, *self.stacked)
+        return self.stacked.first(carry, len(self.runs.seeds))
 
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
-        """The first carry and round, and the compiled programs."""
         clock = time.perf_counter()
         if resume:
-            specs = carry_specs(self.layout, self.split)
-            carry, t = shared(resume.carry, self.layout, specs), resume.round
-            self.recorder.go_on(resume.history, resume.ledger)
+            carry, t = self.place(resume.carry), resume.round
+            self.recorder.resume(resume.history, resume.ledger)
         else:
-            carry, tally = self.programs.begin(self.setup, *self.lanes)
+            carry, tally = self.programs.begin(self.setup, *self.stacked)
             self.recorder.open(self.fetched(tally))
             t = 0
-        # No rounds, but the program is there afterwards.
+        # No rounds: this compiles the program before the clock of the rounds starts.
         carry, _ = self.advance(carry, t, t)
         if not resume:
-            self.recorder.evaluate(self.fetched(self.seen(carry)), t)
+            self.evaluate(carry, t)
         self.compile_seconds = time.perf_counter() - clock
         return carry, t
 
+    def prepare(self, first: int, last: int) -> int:
+        if self.stream is not None:
+            self.setup, last = self.stream.bring(self.setup, first, last)
+        return last
+
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
         span = np.int32(first), np.int32(last)
-        method, keys, _ = self.lanes
+        method, keys, _ = self.stacked
         out = self.programs.advance(self.setup, method, keys, carry, *span)
         carry, tally = jax.block_until_ready(out)
         return carry, self.fetched(tally)
 
-    @property
-    def countable(self) -> int:
-        """Rounds whose rows are counted in 32 bits at least."""
-        clients = self.setup.clients
-        return max(1, (2**31 - 1) // (self.setup.cohort * clients.widest))
-
     def fetched(self, tree: Any) -> Any:
-        """On the host, without the runs that fill up the devices."""
-        return StackedRuns.first(fetch(tree), self.seeds)
-
-    def seen(self, carry: Carry) -> Carry:
-        """What an evaluation needs: memories only where they are asked for."""
-        asked = "variate_lag" in self.recorder.metrics
-        return carry if asked else carry._replace(memory=None)
-
-    def run(
-        self,
-        carry: Carry,
-        t: int,
-        rounds: int,
-        every: int,
-        chunk: int | None,
-        callbacks: tuple[Callback, ...],
-    ) -> Run:
-        """Rounds until all are done, all seeds are broken or a callback has enough."""
-        with ExitStack() as held:
-            for callback in callbacks:
-                if isinstance(callback, AbstractContextManager):
-                    held.enter_context(callback)
-            carry, t = self.chunks(carry, t, rounds, every, chunk, callbacks)
-        return self.snapshot(carry, t)
-
-    def chunks(
-        self,
-        carry: Carry,
-        t: int,
-        rounds: int,
-        every: int,
-        chunk: int | None,
-        callbacks: tuple[Callback, ...],
-    ) -> tuple[Carry, int]:
-        recorder, pace = self.recorder, 1
-        broken, enough = self.fetched(carry.broken), False
-        if 0 < t < rounds and (broken < 0).any():
-            # A run that was stopped for a reason in its history stays stopped.
-            asked = self.asked(callbacks, carry, t, rounds)
-            enough = bool(gathered(asked).any())
-        while t < rounds and (broken < 0).any() and not enough:
-            ahead = min(chunk or pace, self.countable)
-            stop = min(rounds, t + ahead, t + every - t % every)
-            clock = time.perf_counter()
-            if self.stream:
-                self.setup, stop = self.stream.bring(self.setup, t, stop)
-            carry, tally = self.advance(carry, t, stop)
-            seconds = time.perf_counter() - clock
-            recorder.count(tally, seconds)
-            t, broken = stop, self.fetched(carry.broken)
-            if t % every == 0 or t == rounds or (broken >= 0).all():
-                recorder.evaluate(self.fetched(self.seen(carry)), t)
-            asked = self.asked(callbacks, carry, t, rounds)
-            # Chunks are cut, and runs stopped, at the same rounds in every process.
-            agreed = gathered([seconds, float(asked)])
-            seconds, enough = float(agreed[0, 0]), bool(agreed[:, 1].any())
-            if seconds < CHUNK_SECONDS / 2:
-                pace = min(2 * pace, self.countable)
-            elif seconds > CHUNK_SECONDS:
-                pace = max(1, pace // 2)
-        if enough and recorder.latest["round"][0] < t:
-            recorder.evaluate(self.fetched(self.seen(carry)), t)
-            self.asked(callbacks, carry, t, rounds)
-        return carry, t
-
-    def asked(
-        self, callbacks: tuple[Callback, ...], carry: Carry, t: int, rounds: int
-    ) -> bool:
-        """Tell every callback; whether one of them wants the run to stop."""
-        if not callbacks:
-            return False
-        recorder = self.recorder
-        now = Progress(
-            t,
-            rounds,
-            recorder.ledger.seconds,
-            recorder.latest,
-            partial(self.snapshot, carry, t),
-            recorder.rows.so_far,
-            self.methods,
-            self.setting,
-        )
-        answers = [callback(now) for callback in callbacks]
-        # Only a truth value: what a callback happens to return stops nothing.
-        return any(isinstance(a, bool | np.bool_) and bool(a) for a in answers)
-
-    def snapshot(self, carry: Carry, t: int) -> Run:
-        recorder = self.recorder
-        return Run(
-            recorder.rows.history,
-            self.fetched(carry),
-            t,
-            recorder.ledger,
-            self.compile_seconds,
-            self.setting,
-            str(self.layout),
-        )
+        # Copies of the last run that fill up the devices are dropped.
+        return self.stacked.first(fetch(tree), len(self.runs.seeds))

@@ -6,7 +6,7 @@ import numpy as np
 
 from sagda.algorithms.costs import PhaseCost, cost
 from sagda.core import Algorithm, Point
-from sagda.problems.metrics import COLUMNS, auc
+from sagda.problems.metrics import COLUMNS, ChosenMetrics, auc
 from sagda.simulator.evaluator import EvaluatedState
 from sagda.simulator.history import History, HistoryBuffer
 from sagda.simulator.rounds import Carry, Tally
@@ -52,19 +52,21 @@ def used(
 class Recorder:
     """Counts what was exchanged and measures what is asked, one row per evaluation.
 
-    `look(seen)` gives an `Evaluation` of every run, on the host.
+    `evaluator(state)` gives the `Measurements` of every run, on the host.
     """
 
     def __init__(
         self,
-        look: Any,
+        evaluator: Any,
         algorithm: Algorithm,
         z: Point,
         seeds: tuple[int, ...],
-        metrics: tuple[str, ...],
+        metrics: ChosenMetrics,
     ):
-        self.look, self.seeds, self.metrics = look, seeds, metrics
-        batch_size = look.batch_size
+        self.evaluator, self.seeds, self.metrics = evaluator, seeds, metrics
+        # Fields of the carry, beside the iterate, that an evaluation uses.
+        self.needs = {field for _, metric in metrics for field in metric.needs}
+        batch_size = evaluator.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
         self.ledger = Tallies(*self.no_tallies(), 0.0)
@@ -78,9 +80,9 @@ class Recorder:
 
         return none(len(self.opening)), none(len(self.phases))
 
-    def go_on(self, past: History, ledger: Tallies) -> None:
+    def resume(self, past: History, ledger: Tallies) -> None:
         """Start where an earlier run stopped."""
-        self.rows.go_on(past)
+        self.rows.resume(past)
         self.ledger = ledger
         self.latest = {name: column[:, -1] for name, column in past.columns.items()}
 
@@ -92,10 +94,9 @@ class Recorder:
 
     def evaluate(self, carry: Carry, t: int) -> None:
         """Append a row."""
-        asked = lambda name, part: part if name in self.metrics else None
-        memory = asked("variate_lag", carry.memory)
-        seen = EvaluatedState(carry.state.z, memory, asked("drift", carry.drift))
-        columns, scores, test_scores = self.look(seen)
+        needed = {name: getattr(carry, name) for name in self.needs}
+        state = EvaluatedState(carry.state.z, **needed)
+        columns, scores, test_scores = self.evaluator(state)
         everyone = np.ones(len(self.seeds), np.int64)
         before = used(self.ledger.opening, self.opening, 1)
         since = used(self.ledger.rounds, self.phases, t)
@@ -108,10 +109,10 @@ class Recorder:
         first = [name for name in COLUMNS if name in columns]
         row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
         if scores is not None:
-            label = self.look.label
+            label = self.evaluator.label
             row["auc_train"] = np.array([auc(s, label) for s in scores])
         if test_scores is not None:
-            label = self.look.test_label
+            label = self.evaluator.test_label
             row["auc_test"] = np.array([auc(s, label) for s in test_scores])
         self.latest = row
         self.rows.append(row)

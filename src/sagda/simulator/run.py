@@ -116,10 +116,11 @@ def checked_resume(
 
 def check_columns(past: History, recorder: Recorder) -> None:
     """Refuse rows that have other columns than those to come."""
-    wanted = {"round", *recorder.metrics}
-    if recorder.look.test is not None and "auc_train" in past.columns:
+    chosen = [name for name, _ in recorder.metrics]
+    wanted = {"round", *chosen}
+    if recorder.evaluator.test is not None and "auc_train" in past.columns:
         wanted.add("auc_test")
-    for name in ("round", *OPTIONAL, "auc_test"):
+    for name in ("round", *OPTIONAL, *chosen, "auc_test"):
         found = name in past.columns
         if found != (name in wanted):
             raise BadValue(

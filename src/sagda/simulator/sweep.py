@@ -10,24 +10,32 @@ from sagda.check import BadValue
 from sagda.data.federation import Federation
 from sagda.methods import Method
 from sagda.problems.base import Problem
+from sagda.simulator.checks import check_run
 from sagda.simulator.history import History
+from sagda.simulator.options import RunOptions, takes_options
 from sagda.simulator.recorder import Tallies
 from sagda.simulator.run import Run
-from sagda.simulator.simulate import run_side_by_side
+from sagda.simulator.simulate import simulate_stacked
 
 
+@takes_options(RunOptions)
 def sweep(
     methods: Sequence[Method],
     problem: Problem,
     federation: Federation,
-    **options: Any,
+    options: RunOptions,
 ) -> list[Run]:
-    """Run methods side by side, each with every seed; one `Run` per method.
+    """Run several methods, each with every seed; one `Run` per method.
 
-    Methods that differ in rates and other real numbers share one compiled program;
-    other local steps, names or algorithms make another. `options` are those of
-    `simulate` but `resume`. Rates that diverge are no warning here: `run.diverged`
-    tells. The column `seconds` is the time of all that ran together.
+    Methods that differ in rates and other real numbers only share one compiled program.
+    Other local steps, names or algorithms need another. A run that diverges raises no
+    warning: `run.diverged` tells. The column `seconds` is the time of all runs of a
+    program together. Options are those of `simulate` without `resume`.
+
+    Args:
+        methods: algorithms with their hyperparameters.
+        problem: the objective, such as `AUC.of(federation)`.
+        federation: the clients and their rows.
 
     Examples:
         >>> from sagda import Quadratic, fsgda
@@ -41,15 +49,14 @@ def sweep(
         raise BadValue("`methods` must hold at least one method, got none.")
     for method in methods:
         check.kind("methods", method, Method, "such as sagda.algorithm('sagda-i')")
-    if "resume" in options:
+    if options.resume is not None:
         raise BadValue("`sweep` cannot resume; `simulate` can, method by method.")
+    check_run(methods, problem, federation, options)
     runs: dict[int, Run] = {}
     for group in alike(methods):
-        together = run_side_by_side(
-            [methods[i] for i in group], problem, federation, **options
-        )
-        own = apart(together, [methods[i] for i in group])
-        runs |= zip(group, own, strict=True)
+        chosen = [methods[i] for i in group]
+        stacked = simulate_stacked(chosen, problem, federation, options)
+        runs |= zip(group, apart(stacked, chosen), strict=True)
     return [runs[i] for i in range(len(methods))]
 
 

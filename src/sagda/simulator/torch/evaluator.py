@@ -1,23 +1,23 @@
 """An evaluation of PyTorch models, in blocks of rows."""
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from sagda.check import BadValue
 from sagda.core import Point, PyTree
 from sagda.data.federation import Federation, Table
 from sagda.keys import root_key
 from sagda.models.torch import arrays, tensors
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
+from sagda.problems.metrics import ChosenMetrics, MetricInputs, optional_columns
 from sagda.simulator.evaluator import EvaluatedState, Measurements
 from sagda.simulator.torch.objective import TorchRows, evaluating, gradient
 
-NO_PHI = "`metrics` may hold potential only where Phi is measured, and it is not here."
 BLOCK = 4096  # rows that an evaluation looks at together
 
 
@@ -29,7 +29,7 @@ class TorchEvaluator:
         rows: TorchRows,
         federation: Federation,
         test: Table | None,
-        metrics: tuple[str, ...],
+        metrics: ChosenMetrics,
     ):
         self.rows, self.metrics = rows, metrics
         self.batch_size, self.owner = rows.batch_size, federation.owner
@@ -81,11 +81,21 @@ class TorchEvaluator:
             phi = sum(float(w @ problem.loss(best, r, None)) for r, w in self.blocks())
             columns |= {"grad_phi_sq": float(norm_sq(self.grad(best).x)), "phi": phi}
             columns["gap"] = phi - columns["f"]
+        # A problem's own metrics, and custom ones, take all rows at a time.
+        whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
         if problem.has("metrics"):
-            whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
-            found = problem.metrics(z, whole, self.weight)
-            columns |= {name: float(value) for name, value in found.items()}
-        columns |= {name: self.optional(name, seen, columns) for name in self.metrics}
+            more = problem.metrics(z, whole, self.weight)
+            columns |= {name: float(value) for name, value in more.items()}
+        inputs = MetricInputs(
+            problem=problem,
+            z=z,
+            rows=whole,
+            weight=self.weight,
+            columns=columns,
+            drift=seen.drift,
+            mean_over_clients=partial(self.mean_over_clients, seen.memory),
+        )
+        columns |= optional_columns(inputs, self.metrics, float)
         score = lambda rows: problem.score(z.x, rows)
         scores = [score(rows) for rows, _ in self.blocks()]
         whole = None if scores[0] is None else torch.cat(scores).numpy()
@@ -112,21 +122,13 @@ class TorchEvaluator:
         y = tensors(problem.y_from(arrays(sums)))
         return jax.tree.map(lambda a: a.to(like), y)
 
-    def optional(
-        self, name: str, seen: EvaluatedState, columns: dict[str, Any]
-    ) -> float:
-        if name == "drift":
-            return float(seen.drift)
-        if name == "potential":
-            if "phi" not in columns:
-                raise BadValue(NO_PHI)
-            return columns["phi"] - columns["f"] / 10
-        lag = 0.0
+    def mean_over_clients(self, memory: PyTree, function: Callable) -> float:
+        """The mean over clients of function(f_i, v_i), with its memory v_i."""
+        total = 0.0
         for i in range(self.clients):
-            f = self.rows.objective(i)
-            v_i = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), seen.memory)
-            lag += float(norm_sq(v_i - f.grad(seen.z, f.whole(root_key(0)))))
-        return lag / self.clients
+            v_i = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), memory)
+            total += float(function(self.rows.objective(i), v_i))
+        return total / self.clients
 
 
 def torch_columns(
