@@ -60,7 +60,7 @@ def the_same_start(module, problem):
 
 def torch_start(module):
     weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
-    x = sagda.problems.auc.Scorer(weights, np.float32(0.1), np.float32(-0.1))
+    x = sagda.problems.auc.AUCPoint(weights, np.float32(0.1), np.float32(-0.1))
     return sagda.Point(x, np.float32(0.0))
 
 
@@ -116,7 +116,7 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(clients):
 def test_dropout_and_memories_agree_with_the_compiled_engine(clients):
     """A linear layer without bias is the linear model, to rounding."""
     layer = nn.Linear(FEATURES, 1, bias=False).double()
-    x = sagda.problems.auc.Scorer
+    x = sagda.problems.auc.AUCPoint
     method = sagda.sagda_i(local_lr=0.05, start="warm")
     options = {
         "rounds": 6, "batch_size": 3, "cohort": 3, "dropout": 0.4, "seeds": 3,

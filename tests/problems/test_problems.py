@@ -188,7 +188,7 @@ def test_auc_is_the_pairwise_square_loss():
     h = federation.data.features @ w
     positive = federation.data.label > 0
     pairs = 1 - h[positive][:, None] + h[~positive][None, :]
-    x = sagda.problems.auc.Scorer(w, h[positive].mean(), h[~positive].mean())
+    x = sagda.problems.auc.AUCPoint(w, h[positive].mean(), h[~positive].mean())
     weight = jnp.asarray(federation.weight)
     best = outer(problem, Point(x, jnp.zeros(())), federation.data, weight)
     tau = problem.tau

@@ -1,8 +1,9 @@
-"""How clients and runs are laid out over time and over devices.
+"""What runs where: runs and clients, divided over devices and over time.
 
-A run is a seed with its rates. Devices share either the runs or the clients of each
-round; a device goes through its clients `batch` at a time: one after the other
-(`mapped`), all at once (`batched`), or in between (`chunk-16`), which bounds memory.
+A run is one method with one seed. Devices share either the runs or the clients of each
+round. A device takes its clients `batch` at a time: one after the other (`mapped`), all
+at once (`batched`) or in between (`chunk-16`), which bounds memory. `resolve` chooses
+by the workload of one client (`workload.py`). The work itself is in `exchange.py`.
 """
 
 import re
@@ -26,17 +27,18 @@ from sagda.simulator.workload import Workload, workload_of
 FORM = (
     "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients, +kernel"
 )
-# What a device's clients may hold at once: arrays that fit in a core's cache.
+# The numbers below were measured with benchmarks/layouts.py on processors.
+# Bytes that the clients of a device may hold at a time: a core's cache.
 ROOM = 2**22
-# The same for whole clients where a device is one core of several: each step reads
-# all rows again, and they should still be in the cache that no core shares.
+# The same for clients with whole batches on one core of several. Each step reads all
+# rows again, so they should stay in the part of the cache that no other core uses.
 OWN_ROOM = 2**20
-# Bytes from which on a client with whole batches keeps a core busy by itself.
+# Bytes from which on one client with whole batches keeps a core busy.
 LARGE = 2**19
-# Bytes that a device must have to make and read between two meetings of devices, for
-# them to be worth it: 0.05 ms or so, as long as a meeting takes.
+# Bytes of work between two meetings of devices that make sharing clients worthwhile:
+# about 0.05 ms, as long as a meeting takes.
 MEETING = 5 * 2**19
-# Bytes of a row from which on it is worth not to gather it.
+# Bytes of a row from which on avoiding its gather saves time.
 LONG = 320
 
 
@@ -46,7 +48,7 @@ class Layout(NamedTuple):
     batch: int  # clients at a time on a device
     runs: int  # devices that share the runs
     clients: int  # devices that share a round's clients
-    kernel: bool  # loops over clients compiled into one kernel each
+    kernel: bool  # loops over clients are compiled into one kernel each
 
     @property
     def devices(self) -> int:
@@ -54,6 +56,7 @@ class Layout(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
+        """The devices as a grid with the axes `runs` and `clients`."""
         chosen = np.array(devices_of_all(self.devices))
         shape = (self.runs, self.clients)
         return Mesh(chosen.reshape(shape), ("runs", "clients"), (AxisType.Auto,) * 2)
@@ -65,7 +68,7 @@ class Layout(NamedTuple):
 
 
 def devices_of_all(count: int) -> list[Any]:
-    """That many devices, the same number of every process or nearly."""
+    """`count` devices, as evenly as possible from all processes."""
     devices, turn, met = jax.devices(), [], Counter()
     for device in devices:
         turn.append(met[device.process_index])
@@ -75,112 +78,132 @@ def devices_of_all(count: int) -> list[Any]:
 
 
 class RequestedLayout(NamedTuple):
-    """A layout as a user writes it; None is left to the rule."""
+    """A layout as a user writes it; the rule decides what is None."""
 
     batch: int | None = None
-    everyone: bool = False
+    everyone: bool = False  # all clients at once
     devices: int | None = None
-    shared: str | None = None
+    shared: str | None = None  # "runs" or "clients"
     kernel: bool = False
 
 
 def parse(text: str) -> RequestedLayout:
-    """`mapped`, `batched/2:clients`, `chunk-16`, or what a `Layout` is written as."""
-    found = re.fullmatch(
+    """`mapped`, `batched/2:clients`, `chunk-16`, or the text of a `Layout`."""
+    match = re.fullmatch(
         r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?"
         r"(\+kernel)?",
         text,
     )
-    if not found:
+    if not match:
         raise BadValue(f"`layout` must be {FORM}, got {text!r}.")
-    kind, chunk, _, devices, _, shared, kernel = found.groups()
-    batch = 1 if kind == "mapped" else int(chunk) if chunk else None
-    many = int(devices) if devices else None
-    return RequestedLayout(batch, kind == "batched", many, shared, kernel is not None)
+    kind, chunk, _, devices, _, shared, kernel = match.groups()
+    return RequestedLayout(
+        batch=1 if kind == "mapped" else int(chunk) if chunk else None,
+        everyone=kind == "batched",
+        devices=int(devices) if devices else None,
+        shared=shared,
+        kernel=kernel is not None,
+    )
 
 
 def resolve(
     text: str, setup: Setup, algorithm: Algorithm, z: Point, runs: int
 ) -> Layout:
-    """The layout that `text` asks for, its open parts by the rule."""
-    asked = parse(text)
-    here = jax.device_count()
-    if asked.devices is not None and asked.devices > here:
-        raise BadValue(
-            f"`layout` must ask for at most the {here} devices that JAX has, got "
-            f"{asked.devices}; sagda.use_cores() makes one of each core."
-        )
-    looked = workload_of(setup, algorithm, z)
-    many = asked.devices or here
-    whole = setup.clients.batch_size is None
-    # Whether runs side by side multiply the same rows, and so read them once.
+    """The layout that `text` asks for. The rule decides what it leaves open."""
+    request = parse(text)
+    work = workload_of(setup, algorithm, z)
+    whole = setup.clients.batch_size is None  # whole batches
+    # Runs with whole batches of all clients multiply the same rows, and so read them
+    # once if they run together.
     alike = whole and setup.cohort == setup.clients.count
-    shared = asked.shared or what_to_share(setup, looked, runs, many, alike)
-    if asked.devices is not None and asked.shared is None and runs < many:
-        shared = "clients"  # so many devices have no other work
-    most = runs if shared == "runs" else setup.cohort
-    if asked.devices is not None and many > most:
-        raise BadValue(
-            f"`layout` must ask for at most {most} devices to share {most} {shared}, "
-            f"got {many}."
-        )
-    many = min(many, most)
-    processes = jax.process_count()
-    if many < processes:
-        if asked.devices is not None and many > 1:
-            raise BadValue(
-                f"`layout` must ask for at least one device of each of the {processes} "
-                f"processes, got {many}."
-            )
-        many = 1  # every process does everything
-    # A kernel saves the gathers of drawn rows; products of whole clients' rows with
-    # vectors are as fast without, and faster for several clients in the cache.
-    kernel = looked.kernel and kernels() and not whole
-    own = -(-setup.cohort // (many if shared == "clients" else 1))
-    batch = own if asked.everyone else asked.batch
+    shared, devices = division(request, setup, work, runs, alike)
+    # A kernel saves the gathers of drawn rows. Products of all rows with vectors are as
+    # fast without it, and faster for several clients in the cache.
+    kernel = work.kernel and kernels() and not whole
+    clients = -(-setup.cohort // (devices if shared == "clients" else 1))  # per device
+    batch = clients if request.everyone else request.batch
     if batch is None:
-        together = -(-runs // many) if shared == "runs" else runs
-        # Gathers of short rows cost little; scatters into y do not.
-        saves = looked.writes or row_size(setup) >= LONG
-        # One device splits the products of several clients over its threads; a device
-        # among others is a core, and gains nothing from a second large client.
-        large = whole and many > 1 and together == 1 and looked.memory >= LARGE
-        alone = (kernel and saves) or looked.heavy or large
-        room = OWN_ROOM if whole and many > 1 else ROOM
-        batch = 1 if alone else fitting(own, looked.memory, together, alike, room)
-    split = (many, 1) if shared == "runs" else (1, many)
+        together = -(-runs // devices) if shared == "runs" else runs
+        # Gathers of short rows cost little. Scatters into y cost much.
+        saves = work.writes or row_size(setup) >= LONG
+        # A single device splits the products of several clients over its threads. One
+        # device of several is a core, and a second large client gains nothing there.
+        large = whole and devices > 1 and together == 1 and work.memory >= LARGE
+        room = OWN_ROOM if whole and devices > 1 else ROOM
+        if (kernel and saves) or work.heavy or large:
+            batch = 1
+        else:
+            batch = fitting(clients, work.memory, together, alike, room)
     kernel = kernel and batch == 1
-    if asked.kernel and not kernel:
+    if request.kernel and not kernel:
         raise BadValue(
             f"`layout` must be without +kernel here, got {text!r}: kernels are for "
             "mapped clients with drawn batches, after sagda.use_cores(), and not for "
             "every program."
         )
-    return Layout(min(batch, own), *split, kernel)
+    return Layout(
+        batch=min(batch, clients),
+        runs=devices if shared == "runs" else 1,
+        clients=devices if shared == "clients" else 1,
+        kernel=kernel,
+    )
+
+
+def division(
+    request: RequestedLayout, setup: Setup, work: Workload, runs: int, alike: bool
+) -> tuple[str, int]:
+    """What devices share, "runs" or "clients", and the number of devices."""
+    available = jax.device_count()
+    if request.devices is not None and request.devices > available:
+        raise BadValue(
+            f"`layout` must ask for at most the {available} devices that JAX has, got "
+            f"{request.devices}; sagda.use_cores() makes one of each core."
+        )
+    devices = request.devices or available
+    shared = request.shared or what_to_share(setup, work, runs, devices, alike)
+    if request.devices is not None and request.shared is None and runs < devices:
+        shared = "clients"  # there are not enough runs for all devices
+    most = runs if shared == "runs" else setup.cohort
+    if request.devices is not None and devices > most:
+        raise BadValue(
+            f"`layout` must ask for at most {most} devices to share {most} {shared}, "
+            f"got {devices}."
+        )
+    devices = min(devices, most)
+    processes = jax.process_count()
+    if devices < processes:
+        if request.devices is not None and devices > 1:
+            raise BadValue(
+                f"`layout` must ask for at least one device of each of the {processes} "
+                f"processes, got {devices}."
+            )
+        devices = 1  # every process computes everything
+    return shared, devices
 
 
 def what_to_share(
-    setup: Setup, looked: Workload, runs: int, many: int, alike: bool
+    setup: Setup, work: Workload, runs: int, devices: int, alike: bool
 ) -> str:
-    """Runs never meet; clients meet in every phase."""
-    balanced = runs % many == 0 or runs >= 4 * many
-    worth = looked.work * setup.cohort / many > MEETING * looked.meetings
-    # Over a network meetings cost more than rows read once save.
-    joined = alike and runs > 1 and not looked.heavy and jax.process_count() == 1
+    """Either "runs", which never meet, or "clients", which meet in every phase."""
+    balanced = runs % devices == 0 or runs >= 4 * devices
+    worth = work.work * setup.cohort / devices > MEETING * work.meetings
+    # Over a network, meetings cost more than reading the rows once saves.
+    joined = alike and runs > 1 and not work.heavy and jax.process_count() == 1
     return "clients" if worth and (joined or not balanced) else "runs"
 
 
-def fitting(own: int, held: int, runs: int, alike: bool, room: int) -> int:
-    """How many of `own` clients at a time fit in `room`, with little padding.
+def fitting(clients: int, memory: int, runs: int, alike: bool, room: int) -> int:
+    """The number of clients at a time that fit into `room` bytes, with little padding.
 
-    Runs side by side hold rows of their own, unless they are `alike`; then at least
-    two clients, since one at a time would also mean one run after the other.
+    Runs have rows of their own unless they are `alike`. Runs that are alike take at
+    least two clients at a time: with one, the runs would be computed in turn.
     """
-    least = min(2 if alike and runs > 1 else 1, own)
-    count = room // max(held * (1 if alike else runs), 1)
-    most = min(max(count, least), own)
+    least = min(2 if alike and runs > 1 else 1, clients)
+    count = room // max(memory * (1 if alike else runs), 1)
+    most = min(max(count, least), clients)
+    # The last batch is padded; take the size near `most` that pads least.
     sizes = range(most, max((most - 1) // 3, least - 1), -1)
-    return min(sizes, key=lambda size: -own % size)
+    return min(sizes, key=lambda size: -clients % size)
 
 
 def row_size(setup: Setup) -> int:
@@ -190,7 +213,7 @@ def row_size(setup: Setup) -> int:
 
 
 class StackedRuns(NamedTuple):
-    """What the runs side by side differ in, each leaf with the runs as first axis."""
+    """The arguments that differ between runs, stacked on axis 0, on their devices."""
 
     method: Method
     keys: Any
@@ -200,11 +223,12 @@ class StackedRuns(NamedTuple):
     def of(
         cls, layout: Layout, method: Method, keys: Any, starts: Point
     ) -> "StackedRuns":
+        """Arguments with runs on axis 0, placed as the layout says."""
         return cls(*shared((method, keys, starts), layout, Spec("runs")))
 
     @staticmethod
     def first(tree: Any, count: int) -> Any:
-        """Without the runs that fill up the devices."""
+        """The first `count` runs, without the copies that fill up the devices."""
 
         def cut(a: Any) -> Any:
             if isinstance(a, jax.ShapeDtypeStruct):
@@ -215,7 +239,11 @@ class StackedRuns(NamedTuple):
 
 
 def shared(tree: Any, layout: Layout, spec: PyTree) -> Any:
-    """Arrays with runs first on the layout's devices, the last run filling up."""
+    """Arrays with runs on axis 0, on the devices of a layout.
+
+    The last run is repeated until every device has as many runs. `spec` says which
+    axes of a part of the tree lie over which devices.
+    """
 
     def put(spec: Spec, part: Any) -> Any:
         def one(a: Any) -> Any:
@@ -223,8 +251,8 @@ def shared(tree: Any, layout: Layout, spec: PyTree) -> Any:
             if more:
                 a = jnp.concatenate([a, *[a[-1:]] * more])
             if layout.devices == 1:
-                # A copy: the programs write over what they are given. And committed to
-                # the device, as what the programs return is, to compile once.
+                # A copy, since the programs overwrite their arguments. It is committed
+                # to the device, as their results are: otherwise JAX compiles twice.
                 return jax.device_put(jnp.array(a), jax.local_devices()[0])
             return placed(a, NamedSharding(layout.mesh, spec))
 
