@@ -200,12 +200,6 @@ local_lr = 0.05
 """
 
 
-@pytest.fixture(autouse=True)
-def keep_programs(monkeypatch):
-    """With the tests' own, not with the user's."""
-    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
-
-
 @pytest.fixture
 def small(tmp_path):
     """A folder whose own file goes before the package's."""

@@ -98,8 +98,7 @@ def mnist_or_skip():
 
 
 @pytest.mark.slow
-def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
+def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys):
     out = tmp_path / "gan"
     words = [
         *("--problem", "gan", "--data", "digits", "--clients", "10", "--samples", "60"),

@@ -122,7 +122,7 @@ def test_asked_to_stop_a_run_keeps_its_state(home, unbroken, tmp_path, number, c
     process.send_signal(number)
     returned, out, err = finish(process)
     assert returned == code, err
-    assert f"go on with: sagda resume {folder}" in err
+    assert f"resume with: sagda resume {folder}" in err
     assert out == ""
     if number == signal.SIGTERM:
         returned, _, err = finish(start(home, "resume", folder))
@@ -395,7 +395,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(home, unbroken, tmp_path):
         )
         assert code == 3, err
         assert "sagda: the disk is full" in err
-        assert "what was kept before is whole" in err
+        assert "files that were written before are complete" in err
         assert manifest_of(folder)
         room = ["mount", "-o", "remount,size=64m", str(disk)]
         subprocess.run(room, check=True, capture_output=True)

@@ -244,7 +244,6 @@ MISTAKES = {
 @pytest.mark.parametrize("line", MISTAKES)
 def test_wrong_flags_are_answered_in_one_sentence(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
     monkeypatch.setattr(processes, "PATIENCE", 0.5)
     assert cli.main(line.split()) == 2
     out, err = capsys.readouterr()

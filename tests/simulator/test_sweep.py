@@ -29,7 +29,6 @@ from sagda.simulator.simulate import simulate_stacked
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
     return tmp_path
 
 

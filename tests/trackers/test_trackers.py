@@ -13,7 +13,6 @@ import pytest
 import sagda
 from sagda import EarlyStop, History, MLflow, TensorBoard, sagda_i
 from sagda.check import BadKind, BadValue
-from sagda.commands import run as training
 from sagda.federation.terms import checked
 from sagda.runs.config import Config, write_toml
 from sagda.simulator import loop
@@ -35,13 +34,12 @@ QUICK = [
 def quiet_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("sagda.commands.app.start_jax", lambda: None)
 
 
 @pytest.fixture
 def no_page(monkeypatch):
     """Its charts take seconds, and other tests look at them."""
-    monkeypatch.setattr(training, "page_of", lambda folder: "")
+    monkeypatch.setattr("sagda.commands.app.page_of", lambda folder: "")
 
 
 def run(quadratic, **options):
@@ -340,7 +338,7 @@ def test_a_run_that_stopped_early_is_finished(capsys, monkeypatch):
     )
     assert Path("r/model.safetensors").is_file()
     before = Path("r/history.csv").read_bytes()
-    monkeypatch.setattr(training, "page_of", lambda folder: "")
+    monkeypatch.setattr("sagda.commands.app.page_of", lambda folder: "")
     for again in (job, ["resume", "r"]):
         assert command(*again, capsys=capsys)[0] == 0
         assert Path("r/history.csv").read_bytes() == before

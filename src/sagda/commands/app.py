@@ -1,30 +1,70 @@
-"""The application, its flags, and what all commands share."""
+"""The command-line application, the flags that commands share, and `say`.
 
+Every other file here defines the commands of one group of `sagda --help` as plain
+functions. `main.py` registers them and turns errors into exit codes.
+"""
+
+import json as json_module
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 from pydantic import Field
 
 import sagda
 from sagda.check import BadValue
-from sagda.runs import config as configs
-from sagda.runs.config import Config
+from sagda.runs.config import GROUPS, Config, build, read_toml
 
 app = App(
     name="sagda",
     version=sagda.__version__,
-    help="Federated min-max learning: run, compare and inspect.",
-    help_epilogue="Every command takes --json (one object on stdout) and --debug.",
+    help="Federated min-max learning: train, compare, evaluate, and run real "
+    "federations.",
+    help_epilogue="Every command takes --help, --json (print one JSON object) and "
+    "--debug (show tracebacks).",
     result_action="return_value",
+    group_parameters=Group.create_ordered("Flags"),
 )
 app.register_install_completion_command()
 
 
+class Exit(IntEnum):
+    """The exit codes of all commands; 128 plus a signal's number is a stop by it."""
+
+    DONE = 0
+    FAILED = 1  # anything not below
+    INVALID = 2  # invalid input: nothing was written
+    DISK = 3
+    UNREACHABLE = 4  # no server, or too few sites, can be reached
+
+
+class CommandFailed(Exception):
+    """A sentence for the user, and the exit code of the command."""
+
+    def __init__(self, sentence: str, code: int = Exit.FAILED):
+        super().__init__(sentence)
+        self.code = code
+
+
+def flag(text: str, group: str | None = None, **options: Any) -> Parameter:
+    """A flag with its help text. A group is a heading of `--help`."""
+    heading = None if group is None else HEADINGS[group]
+    return Parameter(help=text, group=heading, negative="", **options)
+
+
+# In the order in which `sagda run --help` shows them.
+HEADINGS = {
+    name: Group.create_ordered(name.capitalize())
+    for name in (*GROUPS, "several processes", "security", "connection", "state")
+}
+
+
 class Flags(Config):
-    """The configuration as flags; what names algorithms has flags of its own."""
+    """The configuration as flags. Algorithms and their parameters have other flags."""
 
     algorithms: Annotated[list[str], Parameter(parse=False)] = Field(["sagda-i"])
     grid: Annotated[dict[str, Any], Parameter(parse=False)] = Field({})
@@ -32,37 +72,49 @@ class Flags(Config):
     set: Annotated[dict[str, dict[str, Any]], Parameter(parse=False)] = Field({})
 
 
-def said(text: str, **options: Any) -> Parameter:
-    return Parameter(help=text, negative="", **options)
+for name, fields in GROUPS.items():
+    for key in fields:
+        info = Flags.model_fields[key]
+        info.metadata = [*info.metadata, Parameter(group=HEADINGS[name])]
 
+
+FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
 
 AllFlags = Annotated[Flags | None, Parameter(name="*")]
 File = Annotated[
-    Path | None, said("A TOML file with the same keys as the flags; flags come first.")
+    Path | None,
+    flag("TOML file with the same keys as the flags. Flags override the file.", "run"),
 ]
-Name = Annotated[str | None, said("What to run: see `sagda list`.")]
-FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
+Name = Annotated[
+    str | None, flag("Algorithm to run; `sagda list` shows all.", "method")
+]
 Names = Annotated[
     str | None,
-    said(f"What to compare, with commas, or `all` (default: {','.join(FOUR)})."),
+    flag(
+        f"Comma-separated algorithms to compare, or `all` (default: {','.join(FOUR)}).",
+        "method",
+    ),
 ]
 Set = Annotated[
     list[str] | None,
-    said(
-        "A parameter of every chosen algorithm, or the problem, that has it, as in "
-        "start=warm, or of one, as in fsgda.local_lr=0.1; may be repeated.",
+    flag(
+        "Set a parameter of the problem and of every chosen algorithm that has it, as "
+        "in start=warm, or of one, as in fsgda.local_lr=0.1. May be repeated.",
+        "method",
         consume_multiple=False,
     ),
 ]
 Out = Annotated[
-    Path | None, said("The run folder (default: under runs/, after the configuration).")
+    Path | None,
+    flag("Run folder (default: a name made from the settings, in runs/).", "output"),
 ]
-Seconds = Annotated[float, said("Seconds between checkpoints.")]
-Json = Annotated[bool, said("Print one JSON object.")]
+Seconds = Annotated[float, flag("Seconds between checkpoints.", "output")]
+Json = Annotated[bool, flag("Print one JSON object instead of text.", "output")]
 OwnModel = Annotated[
-    str | None, said("FILE.py:FUNCTION, where the model is of your own code.")
+    str | None,
+    flag("FILE.py:FUNCTION of the run's model, if it is your own code.", "method"),
 ]
-Folder = Annotated[Path, said("The run folder.")]
+Folder = Annotated[Path, flag("Run folder.")]
 
 
 @dataclass
@@ -71,13 +123,22 @@ class Processes:
 
     host0: Annotated[
         str | None,
-        said("HOST:PORT of process 0, if you start the processes of a run yourself."),
+        flag(
+            "HOST:PORT at which process 0 listens, without a cluster manager.",
+            "several processes",
+        ),
     ] = None
     processes: Annotated[
         int | None,
-        said("How many processes share the run (default: what srun or mpirun starts)."),
+        flag(
+            "Number of processes that share the run (default: as many as srun or "
+            "mpirun started).",
+            "several processes",
+        ),
     ] = None
-    process: Annotated[int | None, said("The number of this process, from 0.")] = None
+    process: Annotated[
+        int | None, flag("Number of this process, from 0.", "several processes")
+    ] = None
 
     @property
     def several(self) -> bool:
@@ -87,37 +148,83 @@ class Processes:
         return self.processes != 1 and (self.processes is not None or launched() > 1)
 
 
-ManyFlags = Annotated[Processes | None, Parameter(name="*")]
+ProcessFlags = Annotated[Processes | None, Parameter(name="*")]
+
+
+def say(json: bool, facts: Any, text: str | Callable[[], None]) -> int:
+    """Print a command's result: `facts` as one JSON object, or `text` for a person.
+
+    `text` may be a function that prints. Returns the exit code of success.
+    """
+    if json:
+        print(json_module.dumps(facts))
+    elif callable(text):
+        text()
+    else:
+        print(text)
+    return Exit.DONE
 
 
 def merged(
     file: Path | None, flags: Flags | None, algorithms: list[str] | None
 ) -> Config:
-    """Defaults, under the file's keys, under the flags that were given."""
-    values, text = configs.read_toml(file) if file else ({}, "")
+    """The configuration from the flags, the file and the defaults, in this order."""
+    values, text = read_toml(file) if file else ({}, "")
     given = flags.model_fields_set if flags is not None else ()
     values |= {name: getattr(flags, name) for name in given}
-    beside = Path() if file is None or "model" in given else file.parent
+    # A file names its model's code relative to its own folder.
+    folder = Path() if file is None or "model" in given else file.parent
     if ":" in str(values.get("model")):
-        values["model"] = allowed(str(values["model"]), beside)
+        values["model"] = allow_model(str(values["model"]), folder)
     if algorithms is not None:
         values["algorithms"] = algorithms
-    return configs.build(values, str(file), text)
+    return build(values, str(file), text)
 
 
-def allowed(model: str, beside: Path | None = None) -> str:
-    """The name of a model of the user's code, which may be run from here on."""
+def only_algorithm(name: str | None) -> list[str] | None:
+    """The value of `--algorithm` as the configuration has it."""
+    return None if name is None else [name]
+
+
+def allow_model(model: str, folder: Path | None = None) -> str:
+    """Allow this command to run the code of a user's model; returns the model's name.
+
+    Only code that the user names on the command line, or in the file given there, runs.
+    """
     from sagda.models.user_code import allow
 
-    return allow(model, beside)
+    return allow(model, folder)
 
 
 def start_jax() -> None:
-    """Every core, and compiled programs kept from one command to the next."""
+    """Let JAX use every core, and store compiled programs for later commands."""
     import pooch
 
     from sagda.simulator.devices import keep_programs, use_cores
 
-    with suppress(BadValue):  # a caller of `main` has used JAX before
+    with suppress(BadValue):  # the caller of `main` has already used JAX
         use_cores()
     keep_programs(Path(pooch.os_cache("sagda")) / "programs")
+
+
+def page_of(folder: Path) -> str:
+    """Write the report of a run folder. Returns a line that says where it is.
+
+    Without the extra that draws charts, the line says how to install it.
+    """
+    from sagda.report.charts import MissingExtra
+    from sagda.report.run_page import write_page
+
+    try:
+        return f"page: {write_page(folder)}"
+    except MissingExtra as missing:
+        return str(missing)
+
+
+def show_run(folder: Path, json: bool) -> int:
+    """Write the report of a finished run and print its table."""
+    from sagda.report.terminal import results_facts, show_results
+
+    page = page_of(folder)
+    facts = results_facts(folder, page) if json else None
+    return say(json, facts, lambda: show_results(folder, page))

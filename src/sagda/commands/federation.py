@@ -1,46 +1,64 @@
-"""Commands for real federations: serve, join, federation-demo, verify."""
+"""The commands of real federations: federation-demo, serve, join and verify.
 
-import json as json_module
+They check flags and print results. `federation/flower/` starts the processes, and
+`federation/__init__.py` says who sends what to whom. Keys are in `keys.py`.
+"""
+
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from sagda import check
 from sagda.check import BadValue
-from sagda.commands import app as base
-from sagda.commands.app import Folder, Json, OwnModel, app, said
-from sagda.commands.run import page_of
+from sagda.commands.app import (
+    CommandFailed,
+    Exit,
+    Folder,
+    Json,
+    OwnModel,
+    allow_model,
+    flag,
+    say,
+    show_run,
+)
 from sagda.network import LOOPBACK, address, check_port
 
-NOBODY = 4  # the exit code where no server or too few clients can be reached
+Plaintext = Annotated[
+    bool, flag("Use neither TLS nor keys; for tests on 127.0.0.1 only.", "security")
+]
 
 
-@app.command
 def serve(
-    config: Annotated[Path, said("A TOML file: the run's keys and [federation].")],
+    config: Annotated[Path, flag("TOML file with the run's keys and [federation].")],
     *,
     out: Annotated[
-        Path | None, said("The run folder (default: under runs/, after the file).")
+        Path | None,
+        flag("Run folder (default: the name of the file, in runs/).", "output"),
     ] = None,
-    host: Annotated[str, said("The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, said("The port to listen on.")] = 8000,
+    host: Annotated[str, flag("Address to listen on.", "connection")] = "127.0.0.1",
+    port: Annotated[int, flag("Port to listen on.", "connection")] = 8000,
     keys: Annotated[
-        Path, said("The coordinator's keys, from `sagda keys init`.")
+        Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
     ] = Path("keys"),
     proxy: Annotated[
-        bool, said("nginx before it even on 127.0.0.1; elsewhere it always is.")
+        bool,
+        flag(
+            "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
+            "security",
+        ),
     ] = False,
-    plaintext: Annotated[
-        bool, said("Neither TLS nor keys, for trying out on 127.0.0.1 only.")
-    ] = False,
+    plaintext: Plaintext = False,
     reset: Annotated[
-        bool, said("Set all variates back first: a new epoch of the same run.")
+        bool,
+        flag(
+            "Set all control variates to zero first: a new epoch of the run.", "state"
+        ),
     ] = False,
     json: Json = False,
 ) -> int:
     """Lead a federation: wait for sites, train with them, write the run folder.
 
-    The same command again goes on where it was stopped, or killed.
+    Repeating the command resumes the federation after a stop or a crash.
 
     Example: `sagda serve federation.toml --port 8000`
     """
@@ -53,94 +71,97 @@ def serve(
             f"`--plaintext` is for this machine only, got --host {host}"
             f"{' and --proxy' if proxy else ''}; leave it out, and give --keys."
         )
+    from sagda.federation.flower import superlink
     from sagda.federation.flower.nginx import program
+    from sagda.federation.server.display import FederationDisplay
+    from sagda.federation.server.results import claim
     from sagda.federation.terms import read_terms
     from sagda.federation.trust.authority import Keys
+    from sagda.report.terminal import Interrupt
 
     read_terms(config)
     proxied = proxy or host not in LOOPBACK
     if proxied:
         program()
-    held = None if plaintext else Keys(keys).check()
-    from sagda.federation.flower import superlink as serving
-    from sagda.federation.server.display import FederationDisplay
-    from sagda.federation.server.results import claim
-    from sagda.report.terminal import Interrupt, results
-
+    authority = None if plaintext else Keys(keys).check()
     folder = out or Path("runs") / config.stem
     check_port("--port", host, port)
     claim(folder, config)
     interrupt = Interrupt()
-    with interrupt, FederationDisplay(quiet=json) as board:
-        how = "plaintext" if held is None else "nginx" if proxied else "TLS"
+    with interrupt, FederationDisplay(quiet=json) as display:
+        how = "plaintext" if plaintext else "nginx" if proxied else "TLS"
         logs = folder / "server"
-        board.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
-        end = serving.serve(
+        display.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
+        end = superlink.serve(
             folder,
             host,
             port,
-            held,
+            authority,
             proxied=proxied,
             reset=reset,
-            show=board,
+            show=display,
             stop=interrupt,
         )
     if end is None:
-        print(f"stopped; go on with the same command ({folder})", file=sys.stderr)
+        print(f"stopped; repeat the command to resume ({folder})", file=sys.stderr)
         return 128 + interrupt.number
     if end.code:
-        return failed(end.code, end.sentence, json)
-    results(folder, page_of(folder), json)
-    return 0
+        raise CommandFailed(end.sentence, end.code)
+    return show_run(folder, json)
 
 
-def failed(code: int, sentence: str, json: bool) -> int:
-    if json:
-        print(json_module.dumps({"error": sentence, "exit_code": code}))
-    print(f"sagda: {sentence}", file=sys.stderr)
-    return code
-
-
-@app.command
 def join(
     *,
-    server: Annotated[str, said("The server, as HOST:PORT.")],
-    data: Annotated[Path, said("This site's rows: .csv, .npz, LIBSVM or a folder.")],
+    server: Annotated[str, flag("The server, as HOST:PORT.", "connection")],
+    data: Annotated[
+        Path, flag("This site's rows: .csv, .npz, LIBSVM or a folder.", "data")
+    ],
     name: Annotated[
-        str | None, said("Who this is, the same every time (default: the file's name).")
+        str | None,
+        flag("This site's name, always the same (default: the file's name).", "data"),
     ] = None,
     state: Annotated[
-        Path | None, said("Where this site keeps its state (default: sagda-NAME).")
+        Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
     ] = None,
-    label: Annotated[str, said("The label column of the file.")] = "label",
-    positive: Annotated[str | None, said("The label of the positive class.")] = None,
+    label: Annotated[str, flag("Label column of the file.", "data")] = "label",
+    positive: Annotated[
+        str | None, flag("Label of the positive class.", "data")
+    ] = None,
     key: Annotated[
-        Path | None, said("This site's private key, from `sagda keys site`.")
+        Path | None,
+        flag("This site's private key, from `sagda keys site`.", "security"),
     ] = None,
-    ca: Annotated[Path | None, said("The coordinator's ca.crt.")] = None,
+    ca: Annotated[Path | None, flag("The coordinator's ca.crt.", "security")] = None,
     least: Annotated[
-        int, said("Answer only where so many sites are averaged; 1: even alone.")
+        int,
+        flag(
+            "Answer only if at least this many sites are averaged. With 1, the server "
+            "may see this site's answer alone.",
+            "security",
+        ),
     ] = 2,
-    plaintext: Annotated[
-        bool, said("Neither TLS nor keys, for trying out on 127.0.0.1 only.")
-    ] = False,
+    plaintext: Plaintext = False,
     model: Annotated[
         str | None,
-        said("FILE.py:FUNCTION, the code that the server may name as the model."),
+        flag(
+            "FILE.py:FUNCTION, your code that the server may use as model.", "security"
+        ),
     ] = None,
     leave: Annotated[
-        bool, said("Leave the federation: the server removes this site's variate.")
+        bool,
+        flag("Leave for good: the server removes this site's variate.", "state"),
     ] = False,
     patience: Annotated[
-        float, said("Seconds to try for while no server can be reached.")
+        float,
+        flag("Seconds after which to give up if no server answers.", "connection"),
     ] = 90.0,
     json: Json = False,
 ) -> int:
-    """Take part in a federation; the rows stay here.
+    """Take part in a federation with the rows of this site, which stay here.
 
-    This site computes what its server asks for, with sagda's own code: an app that
-    brings code of its own is refused. It ends when the server says that it is over,
-    with the model in the state folder.
+    The site computes with its own installation of sagda, and refuses code from the
+    server. It ends when the server ends the run. The trained model is then in the
+    state folder.
 
     Example: `sagda join --server fl.example.org:8443 --data rows.csv --name hospital-a
     --key hospital-a.key --ca ca.crt`
@@ -148,10 +169,53 @@ def join(
     from sagda.federation.flower.processes import need_flower
 
     need_flower()
-    host, _ = address("--server", server)
     if not patience > 0:
         raise BadValue(f"`--patience` must be above zero, got {patience}.")
     check.integer("least", least, low=1)
+    check_security(server, key, ca, plaintext)
+    from sagda.federation.flower import supernode
+    from sagda.federation.site.folder import MODEL
+    from sagda.report.terminal import Interrupt
+
+    settings: dict[str, Any] = {"data": str(data.resolve()), "label": label}
+    settings |= {"name": name} if name else {}
+    settings |= {"positive": positive} if positive is not None else {}
+    settings |= {"key": str(key.absolute())} if key is not None else {}
+    site = open_site(settings | {"least": least}, state, key, model)
+
+    def note(text: str) -> None:
+        if not json:
+            print(f"sagda: {text}", file=sys.stderr)
+
+    interrupt = Interrupt()
+    try:
+        with interrupt:
+            farewell = supernode.join(
+                site,
+                server,
+                ca,
+                leave=leave,
+                patience=patience,
+                stop=interrupt,
+                say=note,
+            )
+    except supernode.Gone as gone:
+        sentence = f"{gone}; this site's state is in {site.state}."
+        raise CommandFailed(sentence, Exit.UNREACHABLE) from None
+    if farewell is None:
+        note(f"stopped; repeat the command to resume ({site.state})")
+        return 128 + interrupt.number
+    file = str(site.state / MODEL)
+    over = "has left" if farewell.reason == "left" else "is done"
+    text = f"{site.name} {over} after {farewell.round} rounds: {file}"
+    return say(json, farewell._asdict() | {"model": file}, text)
+
+
+def check_security(
+    server: str, key: Path | None, ca: Path | None, plaintext: bool
+) -> None:
+    """Check that a site has a key and the server's certificate, or needs none."""
+    host, _ = address("--server", server)
     if plaintext and host not in LOOPBACK:
         raise BadValue(
             f"`--plaintext` is for this machine only, got --server {server}; give "
@@ -159,86 +223,62 @@ def join(
         )
     if plaintext and (key is not None or ca is not None):
         raise BadValue("`--plaintext` goes with neither --key nor --ca.")
-    for flag, path in {"key": key, "ca": ca}.items():
+    for flag_name, path in {"key": key, "ca": ca}.items():
         if not plaintext and path is None:
             raise BadValue(
-                f"`--{flag}` is needed: `sagda keys site` makes a site's key, and the "
-                "coordinator has ca.crt; to try out on 127.0.0.1, --plaintext."
+                f"`--{flag_name}` is needed: `sagda keys site` makes a site's key, and "
+                "the coordinator has ca.crt; for a test on 127.0.0.1, use --plaintext."
             )
         if path is not None and not path.is_file():
-            raise BadValue(f"`--{flag}` must be a file, found none at {path}.")
-    from sagda.federation.flower import supernode as joining
-    from sagda.federation.site.folder import MODEL, SiteFolder
-    from sagda.report.terminal import Interrupt
+            raise BadValue(f"`--{flag_name}` must be a file, found none at {path}.")
 
-    told: dict[str, Any] = {"data": str(data.resolve()), "label": label}
-    told |= {"name": name} if name else {}
-    told |= {"positive": positive} if positive is not None else {}
-    told |= {"key": str(key.absolute())} if key is not None else {}
+
+def open_site(
+    settings: dict[str, Any], state: Path | None, key: Path | None, model: str | None
+) -> Any:
+    """The site with these settings, its key and model checked."""
+    from sagda.federation.site.folder import SiteFolder
+
     if model is not None:
-        base.allowed(model)
+        allow_model(model)
         file, _, function = model.rpartition(":")
-        told["model"] = f"{Path(file).resolve()}:{function}"
-    desk = SiteFolder.of(told | {"least": least})
-    if desk.signer is not None:
-        entry = key_beside(key, desk.name)
-        if entry is not None and entry.expired:
-            raise BadValue(f"`--key` {key} expired on {entry.expires}; make a new one.")
-    desk = desk._replace(state=(state or desk.state).resolve())
-    tell = lambda text: None if json else print(f"sagda: {text}", file=sys.stderr)
-    interrupt = Interrupt()
-    try:
-        with interrupt:
-            farewell = joining.join(
-                desk,
-                server,
-                ca,
-                leave=leave,
-                patience=patience,
-                stop=interrupt,
-                say=tell,
-            )
-    except joining.Gone as gone:
-        return failed(NOBODY, f"{gone}; what this site keeps is in {desk.state}.", json)
-    if farewell is None:
-        tell(f"stopped; the same command goes on ({desk.state})")
-        return 128 + interrupt.number
-    model_file = str(desk.state / MODEL)
-    if json:
-        print(json_module.dumps(farewell._asdict() | {"model": model_file}))
-    else:
-        over = "has left" if farewell.reason == "left" else "is done"
-        print(f"{desk.name} {over} after {farewell.round} rounds: {model_file}")
-    return 0
+        settings |= {"model": f"{Path(file).resolve()}:{function}"}
+    site = SiteFolder.of(settings)
+    if key is not None and site.signer is not None:
+        check_key(key, site.name)
+    return site._replace(state=(state or site.state).resolve())
 
 
-def key_beside(key: Path | None, name: str) -> Any:
-    """The public half of a private key, where it lies beside it."""
+def check_key(key: Path, name: str) -> None:
+    """Check the name and the expiry date in the public key next to a private one."""
     from sagda.federation.trust.site_keys import PUBLIC, Entry
 
-    beside = None if key is None else key.with_suffix(PUBLIC)
-    if beside is None or not beside.is_file():
-        return None
-    entry = Entry.read(beside)
+    public = key.with_suffix(PUBLIC)
+    if not public.is_file():
+        return
+    entry = Entry.read(public)
     if entry.name != name:
         raise BadValue(f"`--key` {key} is the key of {entry.name}, not of {name}.")
-    return entry
+    if entry.expired:
+        raise BadValue(f"`--key` {key} expired on {entry.expires}; make a new one.")
 
 
-@app.command
 def federation_demo(
     *,
-    sites: Annotated[int, said("How many sites.")] = 3,
-    rounds: Annotated[int, said("How many rounds.")] = 8,
-    algorithm: Annotated[str, said("What to run: see `sagda list`.")] = "sagda-i",
+    sites: Annotated[int, flag("Number of sites.", "data")] = 3,
+    rounds: Annotated[int, flag("Number of communication rounds.", "run")] = 8,
+    algorithm: Annotated[
+        str, flag("Algorithm to run; `sagda list` shows all.", "method")
+    ] = "sagda-i",
     out: Annotated[
-        Path | None, said("The run folder (default: runs/federation-demo).")
+        Path | None, flag("Run folder (default: runs/federation-demo).", "output")
     ] = None,
     json: Json = False,
 ) -> int:
-    """A federation on this machine: a server and sites as real processes, on a9a.
+    """Run a federation on this machine: one server and several sites, on a9a.
 
-    Trains, prints the table, writes the run folder, and ends all that it started.
+    Server and sites are real processes. The command trains, prints the table, writes
+    the run folder, and ends all processes that it started.
 
     Example: `sagda federation-demo --sites 3 --rounds 8`
     """
@@ -250,48 +290,46 @@ def federation_demo(
     from sagda.algorithms import ALGORITHMS
 
     check.choice("algorithm", algorithm, ALGORITHMS)
-    from sagda.federation.flower import demo as demos
+    from sagda.federation.flower import demo
     from sagda.federation.server.display import FederationDisplay
-    from sagda.report.terminal import Interrupt, results
+    from sagda.report.terminal import Interrupt
 
     folder = out or unused(Path("runs") / "federation-demo")
     if folder.exists() and any(folder.iterdir()):
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
-    files = demos.prepare(folder, algorithm, sites, rounds)
+    files = demo.prepare(folder, algorithm, sites, rounds)
     interrupt = Interrupt()
-    with interrupt, FederationDisplay(quiet=json) as board:
-        board.say(f"starting a server and {sites} sites; logs are in {folder}")
-        end = demos.demo(folder.resolve(), files, board, interrupt)
+    with interrupt, FederationDisplay(quiet=json) as display:
+        display.say(f"starting a server and {sites} sites; logs are in {folder}")
+        end = demo.demo(folder.resolve(), files, display, interrupt)
     if interrupt():
-        print(f"stopped; what was done is in {folder}", file=sys.stderr)
+        print(f"stopped; finished rounds are in {folder}", file=sys.stderr)
         return 128 + interrupt.number
     if end.code:
-        return failed(end.code, end.sentence.removeprefix("sagda: "), json)
-    results(folder, page_of(folder), json)
-    if not json:
-        return verify(folder)
-    return 0
+        raise CommandFailed(end.sentence.removeprefix("sagda: "), end.code)
+    code = show_run(folder, json)
+    return code if json else verify(folder)
 
 
 def unused(folder: Path) -> Path:
-    """The folder, or the first one after it that is not there yet."""
-    number, found = 1, folder
-    while found.exists():
+    """The folder, or the first of folder-2, folder-3, ... that does not exist."""
+    number, candidate = 1, folder
+    while candidate.exists():
         number += 1
-        found = folder.with_name(f"{folder.name}-{number}")
-    return found
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate
 
 
-@app.command
 def verify(
     folder: Folder,
     *,
     replay: Annotated[
-        bool, said("Compute the run anew from the recorded answers, and compare.")
+        bool,
+        flag("Compute the run again from the recorded answers, and compare."),
     ] = False,
     sites: Annotated[
         list[Path] | None,
-        said(
+        flag(
             "State folders of sites (default: those in the run folder).",
             consume_multiple=True,
         ),
@@ -299,7 +337,7 @@ def verify(
     model: OwnModel = None,
     json: Json = False,
 ) -> int:
-    """Check a federation's files: digests, V = sum of v_i, every round once.
+    """Check a federation's files: digests, V = sum of v_i, and every round once.
 
     Examples: `sagda verify runs/federation-demo`,
     `sagda verify runs/federation-demo --replay`
@@ -308,27 +346,26 @@ def verify(
     from sagda.federation.site.folder import SITE, SiteFolder
 
     if model is not None:
-        base.allowed(model)
-    own = [path.parent for path in sorted(folder.glob(f"sites/*/{SITE}"))]
-    desks = [SiteFolder.in_folder(place) for place in (own if sites is None else sites)]
+        allow_model(model)
+    in_run = [path.parent for path in sorted(folder.glob(f"sites/*/{SITE}"))]
+    opened = [SiteFolder.in_folder(path) for path in (sites or in_run)]
     kept = replays.read_kept(folder)
-    findings = replays.verify(kept, {desk.name: desk.state for desk in desks})
+    findings = replays.verify(kept, {site.name: site.state for site in opened})
     if replay:
-        book = replays.replay(kept, {desk.name: desk for desk in desks})
+        state = replays.replay(kept, {site.name: site for site in opened})
         findings.append(
             replays.Finding(
                 "the recorded answers lead to the same model, bit for bit",
-                replays.same_state(kept.book, book),
-                f"{book.round} rounds computed anew",
+                replays.same_state(kept.book, state),
+                f"{state.round} rounds computed anew",
             )
         )
     holds = all(finding.holds for finding in findings)
-    if json:
-        out = {"holds": holds, "findings": [f._asdict() for f in findings]}
-        print(json_module.dumps(out))
-    else:
-        for finding in findings:
-            mark = "holds" if finding.holds else "FAILS"
-            print(f"{mark}: {finding.what} ({finding.seen})")
-        print("the invariant holds" if holds else "the invariant does NOT hold")
-    return 0 if holds else 1
+    lines = [
+        f"{'holds' if finding.holds else 'FAILS'}: {finding.what} ({finding.seen})"
+        for finding in findings
+    ]
+    lines.append("the invariant holds" if holds else "the invariant does NOT hold")
+    facts = {"holds": holds, "findings": [f._asdict() for f in findings]}
+    say(json, facts, "\n".join(lines))
+    return Exit.DONE if holds else Exit.FAILED

@@ -1,4 +1,7 @@
-"""The `sagda` command: from a command line to an exit code."""
+"""The `sagda` command: its list of commands, and exit codes for errors.
+
+A new command is one function in a file here and its name in `COMMANDS`.
+"""
 
 import errno
 import json as json_module
@@ -7,84 +10,128 @@ import signal
 import sys
 
 import cyclopts
+from cyclopts import App, Group
 from pydantic import ValidationError
 
 from sagda.check import BadKind, BadValue
-from sagda.commands import federation, keys, model, report, run, theory
-from sagda.commands.app import app
-from sagda.runs import config as configs
+from sagda.commands import (
+    data,
+    federation,
+    keys,
+    model,
+    paper,
+    report,
+    run,
+    sweep,
+    theory,
+)
+from sagda.commands.app import CommandFailed, Exit, Flags, app
+from sagda.runs.config import sentence
 
-__all__ = [
-    "app",
-    "federation",
-    "keys",
-    "main",
-    "model",
-    "report",
-    "run",
-    "theory",
-]
+# The groups of `sagda --help`, with their commands, in the order shown.
+COMMANDS = {
+    "Start here": (
+        run.run,
+        run.compare,
+        run.resume,
+        sweep.sweep,
+        data.list_,
+        data.data,
+        data.partition,
+        report.report,
+    ),
+    "Use a trained model": (model.predict, model.evaluate),
+    "Theory": (theory.advise, theory.theory),
+    "Real federations": (
+        federation.federation_demo,
+        federation.serve,
+        federation.join,
+        keys.keys,
+        federation.verify,
+    ),
+    "Paper": (paper.reproduce,),
+}
 
-USER, DISK, FAILED = 2, 3, 1
-# Codes of a command that ended as it should, or was asked to stop.
-ENDED = 0, 128 + signal.SIGINT, 128 + signal.SIGTERM
+for title, commands in COMMANDS.items():
+    group = Group.create_ordered(title)
+    for place, command in enumerate(commands):
+        if isinstance(command, App):  # it has commands of its own
+            command.group, command.sort_key = group, place
+            app.command(command)
+        else:
+            app.command(command, group=group, sort_key=place)
 
+other = Group.create_ordered("Other")
+for name in ("--help", "--version", "--install-completion"):
+    app[name].group = other
 
-def cause_of(error: cyclopts.CycloptsError) -> str:
-    """A sentence for a mistake in the flags."""
-    if isinstance(error.__cause__, ValidationError):
-        return configs.sentence(error.__cause__, configs.Config)
-    text = " ".join(str(error).split())
-    return text if text.endswith((".", "?")) else f"{text}."
+# How a command ends that did not fail: done, or stopped by a signal.
+ORDERLY = 0, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line; 0 success, 2 a user's mistake, 3 disk, 130/143 stopped."""
+    """Run a command line and return its exit code (see `app.Exit`)."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     code = answer(tokens)
+    # Imported only by commands that use JAX: `sagda --help` must be fast.
     processes = sys.modules.get("sagda.simulator.processes")
-    if processes is not None and code not in ENDED:
-        processes.leave(code)  # else JAX would wait for the other processes
+    if processes is not None and code not in ORDERLY:
+        processes.leave(code)
     return code
 
 
 def answer(tokens: list[str]) -> int:
-    """Run a command; every mistake ends in a sentence and a code."""
+    """Run a command. Every error ends in one sentence and an exit code."""
     debug, json = "--debug" in tokens, "--json" in tokens
     tokens = [token for token in tokens if token != "--debug"]
-
-    def fail(code: int, message: str) -> int:
-        if json:
-            print(json_module.dumps({"error": message, "exit_code": code}))
-        print(f"sagda: {message}", file=sys.stderr)
-        return code
-
     try:
         code = app(tokens, exit_on_error=False, print_error=False)
-        return code if isinstance(code, int) else 0
+        return code if isinstance(code, int) else Exit.DONE
+    except CommandFailed as error:
+        return fail(error.code, str(error), json)
     except cyclopts.CycloptsError as error:
-        return fail(USER, cause_of(error))
-    except (BadValue, BadKind) as error:
-        if debug:
-            raise
-        return fail(USER, str(error))
+        return fail(Exit.INVALID, flag_error(error), json)
     except BrokenPipeError:
+        # The reader of our output is gone, as in `sagda list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except OSError as error:
-        if debug:
-            raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "the disk is full" if full else (error.strerror or str(error))
-        where = f" at {error.filename}" if error.filename else ""
-        return fail(DISK, f"{what}{where}; what was kept before is whole.")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:
         if debug:
             raise
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return fail(FAILED, f"unexpected {type(error).__name__}: {said} (see --debug)")
+        if isinstance(error, BadValue | BadKind):
+            return fail(Exit.INVALID, str(error), json)
+        if isinstance(error, OSError):
+            return fail(Exit.DISK, disk_error(error), json)
+        message = (str(error) or type(error).__name__).splitlines()[0]
+        kind = type(error).__name__
+        message = f"unexpected {kind}: {message} (--debug shows the traceback)"
+        return fail(Exit.FAILED, message, json)
+
+
+def fail(code: int, message: str, json: bool) -> int:
+    """Print an error message and return the exit code."""
+    if json:
+        print(json_module.dumps({"error": message, "exit_code": code}))
+    print(f"sagda: {message}", file=sys.stderr)
+    return code
+
+
+def flag_error(error: cyclopts.CycloptsError) -> str:
+    """One sentence for a wrong flag or a wrong value of a flag."""
+    if isinstance(error.__cause__, ValidationError):
+        return sentence(error.__cause__, Flags)
+    text = " ".join(str(error).split())
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def disk_error(error: OSError) -> str:
+    """One sentence for a file that cannot be read or written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else (error.strerror or str(error))
+    where = f" at {error.filename}" if error.filename else ""
+    return f"{what}{where}; files that were written before are complete."
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Commands of the theory: advise, theory table and theory curves."""
+"""The commands of the theory: advise, theory table and theory curves.
 
-import json as json_module
+`theory/` does the mathematics, `report/` the tables and pictures.
+"""
+
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,17 +11,28 @@ from typing import Annotated, Any
 from cyclopts import App
 
 from sagda.check import BadValue
-from sagda.commands.app import AllFlags, File, Json, Name, Set, app, merged, said
+from sagda.commands.app import (
+    AllFlags,
+    File,
+    Json,
+    Name,
+    Set,
+    flag,
+    merged,
+    only_algorithm,
+    say,
+    start_jax,
+)
 
 Picture = Annotated[
-    Path | None, said("Draw the least bound over T and K: .png, .pdf, .svg, .html.")
+    Path | None,
+    flag("Draw the smallest bound over T and K to this file: .png, .pdf, .svg, .html."),
 ]
 MaxServer = Annotated[
-    float | None, said("The largest server rate to advise (default: sqrt(mK)).")
+    float | None, flag("Largest server learning rate to advise (default: sqrt(mK)).")
 ]
 
 
-@app.command
 def advise(
     *,
     config: File = None,
@@ -27,32 +40,33 @@ def advise(
     flags: AllFlags = None,
     set: Set = None,
     epsilon: Annotated[
-        float | None, said("Also: how many rounds until ||grad Phi|| <= epsilon.")
+        float | None, flag("Also count the rounds until ||grad Phi|| <= epsilon.")
     ] = None,
     max_server_lr: MaxServer = None,
-    theory_only: Annotated[bool, said("Do not try rates in short runs.")] = False,
+    theory_only: Annotated[
+        bool, flag("Do not try learning rates in short runs.")
+    ] = False,
     picture: Picture = None,
     json: Json = False,
 ) -> int:
-    """Step sizes by the paper's theorems: which conditions hold, and which one binds.
+    """Recommend step sizes: the provable ones, and the ones that work.
 
-    Measures the constants of the problem on its data, judges the given rates, solves
-    for the rates that make the theorem's bound least, and tries others around their
-    scale for what works.
+    Measures the constants of the problem on its data. Shows how close each condition of
+    the theorem is to failing at the given rates. Solves for the rates with the smallest
+    bound, and tries rates of their size in short runs.
 
     Example: `sagda advise --problem auc --data a9a --algorithm fsgda`
     """
-    from sagda.commands import app as base
     from sagda.runs.config import parse_set
     from sagda.runs.experiment import prepare, resolve
 
-    chosen = merged(config, flags, None if algorithm is None else [algorithm])
+    chosen = merged(config, flags, only_algorithm(algorithm))
     if len(chosen.algorithms) != 1:
         raise BadValue(
             f"`advise` takes one algorithm, got {', '.join(chosen.algorithms)}."
         )
     check_picture(picture)
-    base.start_jax()
+    start_jax()
     experiment = prepare(resolve(chosen, parse_set(set or [])))
     from sagda import theory
 
@@ -81,19 +95,14 @@ def advise(
                 curves(method.name, constants, setting, max_server_lr=max_server_lr),
                 picture,
             )
-    if json:
-        from sagda.theory.advice import as_facts
-
-        print(json_module.dumps(as_facts(advice)))
-        return 0
     from sagda.report.terminal_theory import show
+    from sagda.theory.advice import as_facts
 
-    show(advice)
-    return 0
+    return say(json, as_facts(advice), lambda: show(advice))
 
 
 def waiting(what: str) -> AbstractContextManager[Any]:
-    """A line on a terminal for as long as something takes."""
+    """Show `what` on a terminal while the block runs."""
     from rich.console import Console
 
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
@@ -101,7 +110,7 @@ def waiting(what: str) -> AbstractContextManager[Any]:
 
 
 def check_picture(path: Path | None) -> None:
-    """Before the work, not after."""
+    """Check that a picture can be drawn, before the work starts."""
     if path is not None:
         from sagda.report.charts import drawing, picture_kind
 
@@ -109,76 +118,85 @@ def check_picture(path: Path | None) -> None:
         drawing()
 
 
-theory = App(name="theory", help="What the theorems compare.")
-app.command(theory)
+theory = App(name="theory", help="Tables and curves from the paper's theorems.")
 
 
 @theory.command
 def table(
     *,
-    cohort: Annotated[int, said("m, the clients of a round.")] = 10,
-    local_steps: Annotated[int, said("K, the local steps of a round.")] = 10,
-    epsilon: Annotated[float, said("The target: ||grad Phi|| <= epsilon.")] = 0.1,
+    cohort: Annotated[int, flag("Number of clients per round (m).")] = 10,
+    local_steps: Annotated[int, flag("Number of local steps per round (K).")] = 10,
+    epsilon: Annotated[float, flag("Target: ||grad Phi|| <= epsilon.")] = 0.1,
     json: Json = False,
 ) -> int:
-    """Table 1 of the paper: samples and rounds to a target, by order and in numbers.
+    """Print the paper's Table 1: samples and rounds that each method needs.
 
-    Unnamed constants are taken as one, so compare methods, not machines.
+    The table has the order of growth and a number. Constants without a name count as 1,
+    so the numbers compare methods but predict no run.
 
     Example: `sagda theory table --cohort 100 --epsilon 0.01`
     """
+    from sagda.report.terminal_theory import show_table
     from sagda.theory.table1 import counted
 
     rows = counted(cohort, epsilon, local_steps)
-    if json:
-        table_rows = [
+    facts = {
+        "cohort": cohort,
+        "local_steps": local_steps,
+        "epsilon": epsilon,
+        "rows": [
             {
-                "method": row.method,
-                "bounded_dissimilarity": row.bounded_dissimilarity,
-                "client_sampling": row.client_sampling,
-                "samples_order": row.samples.formula,
-                "rounds_order": row.rounds and row.rounds.formula,
+                "method": numbers.row.method,
+                "bounded_dissimilarity": numbers.row.bounded_dissimilarity,
+                "client_sampling": numbers.row.client_sampling,
+                "samples_order": numbers.row.samples.formula,
+                "rounds_order": numbers.row.rounds and numbers.row.rounds.formula,
                 "samples": numbers.samples,
                 "rounds": numbers.rounds,
                 "best_local_steps": numbers.best_local_steps,
                 "rounds_at_local_steps": numbers.rounds_at,
-                "source": row.source,
+                "source": numbers.row.source,
             }
-            for row, numbers in ((numbers.row, numbers) for numbers in rows)
-        ]
-        facts = {"cohort": cohort, "local_steps": local_steps, "epsilon": epsilon}
-        print(json_module.dumps(facts | {"rows": table_rows}))
-        return 0
-    from sagda.report.terminal_theory import show_table
-
-    show_table(rows, cohort, epsilon, local_steps)
-    return 0
+            for numbers in rows
+        ],
+    }
+    return say(json, facts, lambda: show_table(rows, cohort, epsilon, local_steps))
 
 
 @theory.command
 def curves(
     *,
-    algorithm: Annotated[str, said("sagda-i, sagda-ii or fsgda.")] = "sagda-ii",
-    smoothness: Annotated[float, said("L_f.")] = 1.0,
-    mu: Annotated[float, said("The PL constant in y.")] = 1.0,
-    sigma: Annotated[float, said("The noise of gradients, in x and in y.")] = 1.0,
-    spread: Annotated[float, said("The spread of clients, in x and in y.")] = 1.0,
-    gap: Annotated[float, said("L_0 - L_*.")] = 1.0,
-    clients: Annotated[int, said("M.")] = 100,
-    cohort: Annotated[int | None, said("m (default: all).")] = None,
-    local_steps: Annotated[int, said("K.")] = 10,
-    rounds: Annotated[int, said("T.")] = 10_000,
+    algorithm: Annotated[
+        str, flag("Algorithm: sagda-i, sagda-ii or fsgda.")
+    ] = "sagda-ii",
+    smoothness: Annotated[float, flag("Smoothness constant (L_f).")] = 1.0,
+    mu: Annotated[float, flag("PL constant in y (mu).")] = 1.0,
+    sigma: Annotated[
+        float,
+        flag("Standard deviation of stochastic gradients, in x and in y (sigma)."),
+    ] = 1.0,
+    spread: Annotated[
+        float, flag("Heterogeneity of the clients' gradients, in x and in y.")
+    ] = 1.0,
+    gap: Annotated[float, flag("Gap to the optimum at the start (L_0 - L_*).")] = 1.0,
+    clients: Annotated[int, flag("Number of clients (M).")] = 100,
+    cohort: Annotated[
+        int | None, flag("Number of clients per round (m; default: all).")
+    ] = None,
+    local_steps: Annotated[int, flag("Number of local steps per round (K).")] = 10,
+    rounds: Annotated[int, flag("Number of communication rounds (T).")] = 10_000,
     max_server_lr: MaxServer = None,
     picture: Picture = None,
     json: Json = False,
 ) -> int:
-    """The least bound that a theorem allows, term by term, over T and over K.
+    """Print the smallest bound that a theorem allows, by term, over T and over K.
 
     `sagda advise --picture FILE` draws it for the constants of your data.
 
     Example: `sagda theory curves --smoothness 2 --mu 0.5 --picture bound.png`
     """
     from sagda import check
+    from sagda.report.terminal_theory import show_curves
     from sagda.report.theory_charts import curves as curves_of
     from sagda.report.theory_charts import draw, terms
     from sagda.theory import CONDITIONS, Constants, Setting
@@ -200,21 +218,15 @@ def curves(
         both = curves_of(algorithm, constants, setting, max_server_lr=max_server_lr)
     if picture is not None:
         draw(both, picture)
-    if json:
-        facts = {
-            over: [
-                {
-                    over: getattr(point.setting, over),
-                    "rates": point.steps._asdict(),
-                    "bound": terms(point.bound),
-                }
-                for point in getattr(both, over)
-            ]
-            for over in both._fields
-        }
-        print(json_module.dumps(facts))
-        return 0
-    from sagda.report.terminal_theory import show_curves
-
-    show_curves(algorithm, both, setting)
-    return 0
+    facts = {
+        over: [
+            {
+                over: getattr(point.setting, over),
+                "rates": point.steps._asdict(),
+                "bound": terms(point.bound),
+            }
+            for point in getattr(both, over)
+        ]
+        for over in both._fields
+    }
+    return say(json, facts, lambda: show_curves(algorithm, both, setting))

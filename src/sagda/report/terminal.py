@@ -1,7 +1,6 @@
 """What a person sees: progress, tables, catalogues; and the signals they send."""
 
 import inspect
-import json as json_module
 import signal
 import sys
 from pathlib import Path
@@ -111,14 +110,16 @@ class RunDisplay:
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
 
 
-def results(folder: Path, page: str, json: bool) -> None:
-    """The table of a finished folder."""
-    found = read_results(folder)
-    if json:
-        out = {"folder": str(folder), "summary": found.summary, "page": page}
-        print(json_module.dumps(out))
-        return
-    Console(width=None if sys.stdout.isatty() else 120).print(results_table(found))
+def results_facts(folder: Path, page: str) -> dict[str, Any]:
+    """What `--json` prints of a finished run folder."""
+    summary = read_results(folder).summary
+    return {"folder": str(folder), "summary": summary, "page": page}
+
+
+def show_results(folder: Path, page: str) -> None:
+    """Print the table of a finished run folder."""
+    table = results_table(read_results(folder))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
     print(f"run folder: {folder}\n{page}")
 
 
@@ -154,18 +155,24 @@ def show_evaluation(evaluation: Evaluation, made: list[Path]) -> None:
         print(path)
 
 
+def split_facts(
+    federation: Federation, counts: dict[str, list[int]], picture: Path | None
+) -> dict[str, Any]:
+    """What `--json` prints of a split."""
+    return {
+        "hash": federation.hash,
+        "clients": federation.clients,
+        "sizes": federation.size.tolist(),
+        "labels": counts,
+        "picture": None if picture is None else str(picture),
+    }
+
+
 def show_split(
-    federation: Federation,
-    counts: dict[str, list[int]],
-    picture: Path | None,
-    json: bool,
+    federation: Federation, counts: dict[str, list[int]], picture: Path | None
 ) -> None:
+    """Print the rows and labels of every client."""
     sizes = federation.size.tolist()
-    if json:
-        out = {"hash": federation.hash, "clients": federation.clients, "sizes": sizes}
-        drawn = None if picture is None else str(picture)
-        print(json_module.dumps(out | {"labels": counts, "picture": drawn}))
-        return
     table = RichTable("client", "rows", *(f"class {c}" for c in counts), box=None)
     names = federation.names
     for i, size in enumerate(sizes):
@@ -179,18 +186,21 @@ def show_split(
         print(f"picture: {picture}")
 
 
-def show_data(name: str, options: dict[str, Any], json: bool) -> None:
+def data_facts(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What `--json` prints of a data set: rows, features, classes and clients."""
     dataset = load(name, **options)
-    out: dict[str, Any] = {"name": dataset.name}
+    facts: dict[str, Any] = {"name": dataset.name}
     for part, table in (("train", dataset.train), ("test", dataset.test)):
         if table is not None:
-            out[part] = described(table)
-    if json:
-        print(json_module.dumps(out))
-        return
-    for part, facts in out.items():
-        if isinstance(facts, dict):
-            show_part(part, facts)
+            facts[part] = described(table)
+    return facts
+
+
+def show_data(facts: dict[str, Any]) -> None:
+    """Print the facts of a data set."""
+    for part in ("train", "test"):
+        if part in facts:
+            show_part(part, facts[part])
 
 
 def described(table: Table) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""`use_cores`: what JAX must be told before it starts, to use a whole machine."""
+"""Settings of JAX that use all cores and store compiled programs.
+
+They must be made before JAX computes anything. Which device computes what is decided
+in `layout.py`; several processes meet in `processes.py`.
+"""
 
 import os
 from pathlib import Path
@@ -9,25 +13,26 @@ from sagda import check
 from sagda.check import BadValue
 
 COUNT = "jax_num_cpu_devices"
+CACHE = "jax_compilation_cache_dir"
 SMALL_LOOPS = "xla_cpu_small_while_loop_byte_threshold"
-# Asked for kernels, XLA would make them of every loop; this spares a program.
+# `SMALL_LOOPS` turns every loop into a kernel. A program compiled with these options
+# keeps its loops.
 SPARED = {"xla_disable_hlo_passes": "small-while-loop-hoisting"}
 
 
 def use_cores(count: int | None = None) -> None:
-    """Let JAX use every core of this machine, and compile small loops whole.
+    """Let JAX use every core of this machine, and compile small loops to one kernel.
 
-    Call it before anything else uses JAX; the `sagda` command does. JAX then has one
-    device per core (or `count`), over which simulations share their clients or seeds,
-    and XLA compiles loops with small bodies into one kernel: for small models two to
-    four times as fast. The second is for the whole process: a loop of large matrix
-    products in other programs of it may become slower.
+    Call it before anything else uses JAX. The `sagda` command does. JAX then has one
+    device per core (or `count` devices), over which simulations distribute clients or
+    seeds. One kernel per loop makes small models two to four times as fast. It applies
+    to the whole process: loops of large matrix products may become slower.
     """
     cores = count or len(os.sched_getaffinity(0))
     check.integer("count", cores, low=1)
     flags = os.environ.get("XLA_FLAGS", "")
     if "device_count" in flags:
-        return  # someone else has decided
+        return  # the user has chosen the number of devices
     given = getattr(jax.config, COUNT)
     try:
         jax.config.update(COUNT, given if given > 0 else cores)
@@ -43,18 +48,23 @@ def use_cores(count: int | None = None) -> None:
 
 
 def keep_programs(folder: Path) -> None:
-    """Keep compiled programs in `folder` from one process to the next."""
+    """Store compiled programs in `folder`, so that later processes start faster.
+
+    A folder that the user chose by JAX's own setting stays.
+    """
+    if getattr(jax.config, CACHE) is not None:
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update(CACHE, str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def kernels() -> bool:
-    """Whether loops can become kernels here."""
+    """Whether XLA turns loops into kernels in this process."""
     return jax.default_backend() == "cpu" and SMALL_LOOPS in os.environ.get(
         "XLA_FLAGS", ""
     )
