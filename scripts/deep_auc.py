@@ -29,7 +29,7 @@ from deep_auc_runs import (
 
 from sagda import durable
 from sagda.paper.evidence import interval
-from sagda.report.charts import drawing, style, write_picture
+from sagda.report.charts import drawing, line_style, write_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "deep_auc.json"
@@ -188,21 +188,7 @@ def chart(evidence: Any, cohort: int) -> dict[str, Any]:
             mean, low, high = (10.0**v for v in interval(logs[:, j]))
             row = {"method": name, "round": j * EVERY, "mean": mean}
             rows.append(row | {"low": low, "high": high})
-    line, paint = zip(*map(style, range(len(NAMES))), strict=True)
-    key = alt.Legend(
-        title=None,
-        orient="top",
-        columns=2,
-        symbolType="stroke",
-        symbolSize=500,
-        symbolStrokeWidth=2.5,
-        symbolOpacity=1,
-        labelLimit=300,
-        labelFontSize=13,
-    )
-    names = list(NAMES.values())
-    colour = alt.Color("method:N", legend=key).scale(domain=names, range=list(paint))
-    dash = alt.StrokeDash("method:N", legend=key).scale(domain=names, range=list(line))
+    style = line_style("method", list(NAMES.values()), columns=2)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("round:Q", title="rounds", axis=alt.Axis(grid=False))
     )
@@ -210,11 +196,10 @@ def chart(evidence: Any, cohort: int) -> dict[str, Any]:
     axis = alt.Axis(format="~g", values=[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1])
     lines = base.mark_line(strokeWidth=2).encode(
         y=alt.Y("mean:Q", title="1 − test AUC", scale=scale, axis=axis),
-        color=colour,
-        strokeDash=dash,
+        **style,
     )
     bands = base.mark_area(opacity=0.18).encode(
-        y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour
+        y=alt.Y("low:Q", scale=scale), y2="high:Q", color=style["color"]
     )
     together = (bands + lines).properties(height=320)
     return together.configure_axis(labelFontSize=13, titleFontSize=14).to_dict()

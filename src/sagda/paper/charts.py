@@ -10,7 +10,7 @@ import numpy as np
 
 from sagda.paper.evidence import Curve, band
 from sagda.problems.metrics import AXES, metric_of
-from sagda.report.charts import drawing, style
+from sagda.report.charts import drawing, line_style
 
 BUDGETS = ("round", "samples", "megabytes")
 WIDTH, HEIGHT = 250, 220
@@ -50,24 +50,7 @@ def chart(
     """The curves and bands of one metric over one axis."""
     alt, _ = drawing()
     names = list(curves)
-    line, paint = zip(*map(style, range(len(names))), strict=True)
-    key = (
-        alt.Legend(
-            title=None,
-            orient="top",
-            columns=3,
-            symbolType="stroke",
-            symbolSize=500,
-            symbolStrokeWidth=2.5,
-            symbolOpacity=1,
-            labelLimit=300,
-            labelFontSize=13,
-        )
-        if legend
-        else None
-    )
-    colour = alt.Color("method:N", legend=key).scale(domain=names, range=list(paint))
-    dash = alt.StrokeDash("method:N", legend=key).scale(domain=names, range=list(line))
+    style = line_style("method", names, columns=3, legend=legend)
     rows = [
         row
         for row in rows_of(curves, metric, window)
@@ -79,10 +62,10 @@ def chart(
     scale = alt.Scale(type="log")
     height = alt.Y("mean:Q", title=metric_of(metric).label, scale=scale)
     lines = base.mark_line(strokeWidth=1.8).encode(
-        y=height.axis(format=".0e", tickCount=6), color=colour, strokeDash=dash
+        y=height.axis(format=".0e", tickCount=6), **style
     )
     bands = base.mark_area(opacity=0.2).encode(
-        y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour
+        y=alt.Y("low:Q", scale=scale), y2="high:Q", color=style["color"]
     )
     return (bands + lines).properties(width=WIDTH, height=HEIGHT)
 

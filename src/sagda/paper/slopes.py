@@ -23,7 +23,7 @@ from sagda.paper.speedup import (
     theorems,
 )
 from sagda.report.blocks import Block, Chart, Grid, Heading, Text, as_markdown
-from sagda.report.charts import drawing, style
+from sagda.report.charts import drawing, line_style
 
 BEGIN, END = "<!-- begin: speedup -->", "<!-- end: speedup -->"
 TITLES = {"quadratic": "quadratic", "a9a": "AUC on a9a"}
@@ -150,17 +150,7 @@ def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
         {"x": row["x"], "y": first[0]["y"] * (row["x"] / first[0]["x"]) ** slope}
         for row in (first[0], first[-1])
     ]
-    line, paint = zip(*map(style, range(len(names))), strict=True)
-    key = (
-        alt.Legend(
-            title=None, orient="top", columns=4, symbolType="stroke", symbolSize=500,
-            symbolStrokeWidth=2.5, symbolOpacity=1, labelLimit=300, labelFontSize=13,
-        )
-        if legend
-        else None
-    )  # fmt: skip
-    colour = alt.Color("method:N", legend=key).scale(domain=names, range=list(paint))
-    dash = alt.StrokeDash("method:N", legend=key).scale(domain=names, range=list(line))
+    style = line_style("method", names, columns=4, legend=legend)
     log = alt.Scale(type="log", zero=False, nice=False, padding=8)
     titles = ("1/ε²", "rounds") if over == "rounds" else (f"mKT, {over} swept", None)
     across = alt.X("x:Q", title=titles[0], scale=log)
@@ -169,13 +159,13 @@ def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
     up = up.axis(tickCount=5, format="~g" if over == "rounds" else ".0e")
     base = alt.Chart(alt.InlineData(values=rows))
     drawn = base.mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=25)).encode(
-        x=across, y=up, color=colour, strokeDash=dash
+        x=across, y=up, **style
     )
     low, high = ("left", "right") if over == "rounds" else ("low", "high")
     ends = {"x": alt.X("left:Q", scale=log), "x2": "right:Q", "y": up}
     if over != "rounds":
         ends = {"x": across, "y": alt.Y(f"{low}:Q", scale=log), "y2": f"{high}:Q"}
-    bars = base.mark_rule(strokeWidth=1.2).encode(color=colour, **ends)
+    bars = base.mark_rule(strokeWidth=1.2).encode(color=style["color"], **ends)
     predicted = (
         alt.Chart(alt.InlineData(values=guide))
         .mark_line(color=GREY, strokeDash=[4, 4])

@@ -46,33 +46,18 @@ def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
     label, log = metric_of(metric).label, metric_of(metric).logarithmic
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
     form = ".0e" if log else "~g"
-    line, paint = zip(*map(style, range(len(names))), strict=True)
-    legend = alt.Legend(
-        title=None,
-        orient="top",
-        labelFontSize=13,
-        symbolType="stroke",
-        symbolSize=700,
-        symbolStrokeWidth=2.5,
-        symbolOpacity=1,
-        columns=2 if results.points else 0,
-        labelLimit=400,
-    )
-    colour = alt.Color("algorithm:N", legend=legend).scale(domain=names, range=paint)
-    dash = alt.StrokeDash("algorithm:N", legend=legend).scale(domain=names, range=line)
+    lines = line_style("algorithm", names, columns=2 if results.points else 0)
     base = alt.Chart(alt.NamedData("curves")).encode(
         x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False))
     )
     height = alt.Y("mean:Q", title=label, scale=scale)
     height = height.axis(format=form, tickCount=6)
-    layers = base.mark_line(strokeWidth=1.8).encode(
-        y=height, color=colour, strokeDash=dash
-    )
+    layers = base.mark_line(strokeWidth=1.8).encode(y=height, **lines)
     if results.seeds > 1:
         band = base.mark_area(opacity=0.18).encode(
             y=alt.Y("low:Q", title=label, scale=scale),
             y2="high:Q",
-            color=colour,
+            color=lines["color"],
         )
         layers = band + layers
     chart = layers.properties(width="container", height=360)
@@ -83,6 +68,30 @@ def style(i: int) -> tuple[list[int], str]:
     """Dash and colour of the i-th curve; each colour repeats with another dash."""
     turn = i // len(COLOURS)
     return DASHES[(i + turn) % len(DASHES)], COLOURS[i % len(COLOURS)]
+
+
+def line_style(
+    field: str, names: list[str], *, columns: int = 0, legend: bool = True
+) -> dict[str, Any]:
+    """Altair's `color` and `strokeDash` by `field`, with one legend for both."""
+    alt, _ = drawing()
+    key = alt.Legend(
+        title=None,
+        orient="top",
+        columns=columns,
+        symbolType="stroke",
+        symbolSize=500,
+        symbolStrokeWidth=2.5,
+        symbolOpacity=1,
+        labelLimit=400,
+        labelFontSize=13,
+    )
+    dashes, colours = zip(*map(style, range(len(names))), strict=True)
+    options = {"shorthand": f"{field}:N", "legend": key if legend else None}
+    return {
+        "color": alt.Color(**options).scale(domain=names, range=colours),
+        "strokeDash": alt.StrokeDash(**options).scale(domain=names, range=dashes),
+    }
 
 
 def plain(chart: Any) -> dict[str, Any]:

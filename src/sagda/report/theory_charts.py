@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sagda.report.charts import drawing, style, write_picture
+from sagda.report.charts import drawing, line_style, write_picture
 from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
@@ -53,10 +53,7 @@ def chart(curves: Curves) -> dict[str, Any]:
     """Two charts next to each other: the bound and its terms over T and over K."""
     alt, _ = drawing()
     names = ["total", *Bound._fields]
-    dashes, paint = zip(*map(style, range(len(names))), strict=True)
-    key = alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=500)
-    colour = alt.Color("term:N", legend=key).scale(domain=names, range=list(paint))
-    dash = alt.StrokeDash("term:N", legend=key).scale(domain=names, range=list(dashes))
+    lines = line_style("term", names)
     log = alt.Scale(type="log", nice=False)
 
     def one(over: str, title: str) -> Any:
@@ -69,8 +66,7 @@ def chart(curves: Curves) -> dict[str, Any]:
             .encode(
                 x=across.axis(format="~s", tickCount=6, grid=False),
                 y=up.axis(format=".0e", tickCount=6),
-                color=colour,
-                strokeDash=dash,
+                **lines,
             )
             .properties(width=340, height=260)
         )
