@@ -21,10 +21,14 @@ from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.federation.events import Notify
 from sagda.federation.flower.app_config import FOLDER, MODEL, REGISTER
+from sagda.federation.flower.grid import GridSites
+from sagda.federation.flower.guards import guard_grid
 from sagda.federation.flower.messages import UnreadLetter, records_of
 from sagda.federation.protocol.letters import Fault, Letter, mark_of
 from sagda.federation.protocol.wire import Refused
+from sagda.federation.server.results import run_federation
 from sagda.federation.site.folder import SiteFolder
+from sagda.federation.trust.site_keys import Register
 from sagda.models.user_code import allow
 from sagda.simulator.devices import keep_programs
 
@@ -36,12 +40,6 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Lead the run of the folder that the environment or the run's settings name."""
-    # Imported late: a site starts a process for every message and needs none of this.
-    from sagda.federation.flower.grid import GridSites
-    from sagda.federation.flower.guards import guard_grid
-    from sagda.federation.server.results import run_federation
-    from sagda.federation.trust.site_keys import Register
-
     folder = os.environ.get(FOLDER) or context.run_config.get("folder")
     if not isinstance(folder, str):
         raise BadValue(

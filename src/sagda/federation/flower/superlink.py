@@ -101,7 +101,7 @@ class SuperLinkProcess:
         """
         if self.keys is None:
             return
-        # Asking costs a process of 2 s, so only new fingerprints are sent.
+        # Each question starts a process of Flower's, so only new keys are sent.
         path = self.home / ENROLLED
         enrolled: list[str] = json.loads(path.read_text()) if path.exists() else []
         for entry in Register(self.keys.sites).now().values():
