@@ -4,7 +4,7 @@ Flower's grid knows nodes by number, delivers messages through the SuperLink's d
 and has no push: both ends poll. This module adds what a federation needs on top: which
 node is which site, deadlines, and seals that are checked before anything is read.
 
-It does not know what a round is; see `sagda.federation.server.rounds`. Limits on what a
+It does not know what a round is: see `sagda.federation.server.rounds`. Limits on what a
 single message may hold are in `guards`, because Flower unpacks messages before this
 module sees them.
 """
@@ -176,8 +176,8 @@ class GridSites:
     def replies(self) -> Iterator[tuple[str, str, Letter]]:
         """Replies that have arrived: (id of the question, name of the site, letter).
 
-        Introductions are not among them; they wait in `introductions`. A reply to an
-        earlier exchange, which came too late for it, is among them.
+        Introductions go to `introductions` instead. Replies that were too late for an
+        earlier exchange are included.
         """
         if not self.pending:
             return
@@ -213,7 +213,7 @@ class GridSites:
         ]
 
     def pull(self, key: str) -> Message | Refusal | None:
-        """The answer to one question; None if it has not arrived. Runs in a thread."""
+        """The answer to a question, or None if it has not arrived. Runs in a thread."""
         try:
             for message in again(self.grid.pull_messages)([key]):
                 # A node can send messages that answer nothing, in any node's name.
@@ -246,7 +246,7 @@ class GridSites:
         return letter
 
     def verified(self, unread: UnreadLetter, site: str | None) -> Letter:
-        """The letter, if its sender is who it must be; else raises `Refused`."""
+        """The letter. Raises `Refused` if its sender is not who it must be."""
         # The seal comes first: nothing is parsed that no admitted site has sealed.
         signer = self.register and self.register.who(unread.seal, unread.mark)
         letter = unread.read()
@@ -289,7 +289,7 @@ class GridSites:
 
         A site without a reply yields a `Fault`: "absent" if it is not connected, "gone"
         if its node stopped, "late" after the deadline. Replies to earlier exchanges
-        are yielded as they come; the protocol's tickets tell them from new ones.
+        are yielded as they come: the protocol's tickets distinguish them.
         """
         self.largest = largest
         self.seconds = self.timeout if seconds is None else seconds
@@ -324,7 +324,7 @@ class GridSites:
 
 
 def flaw_in(note: Any) -> Refusal | None:
-    """Why a note is no valid introduction; None if it is one.
+    """Why a note is no valid introduction, or None if it is one.
 
     Every number is checked, because an introduction is the only letter whose numbers
     are used before a run has a specification to check them against.

@@ -138,7 +138,7 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
 
 
 def flaw_of_object(content: bytes) -> str | None:
-    """Why Flower must not build a message from this object; None if it may."""
+    """Why Flower must not build a message from this object, or None if it may."""
     from flwr.app import Array
 
     get_head, get_body = OBJECT_HEAD.get(), OBJECT_BODY.get()

@@ -1,4 +1,4 @@
-"""Letters as Flower messages: packing, unpacking, message types and sizes.
+"""Letters in Flower's format: packing, unpacking, message types and sizes.
 
 This module knows the format only. It does not decide who is trusted: `grid` and `apps`
 check seals, and `sagda.federation.protocol.letters` checks the content.

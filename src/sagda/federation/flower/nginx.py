@@ -1,9 +1,9 @@
-"""nginx in front of the SuperLink, which lets in admitted sites and nobody else.
+"""The door in front of the SuperLink, which lets in admitted sites and nobody else.
 
 Whoever reaches a SuperLink can submit an app that its nodes then run. So the SuperLink
 listens on the loopback interface, and nginx passes on only requests that begin with
 /v1/fleet/ and name the key of an admitted site. `nginx.conf.jinja` is its
-configuration. nginx does not check signatures; Flower and `grid` do.
+configuration. It does not check signatures: Flower and `grid` do.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The node's process of `sagda join`: Flower's SuperNode behind sagda's guards.
+"""The long-lived process of `sagda join`: Flower's SuperNode behind sagda's guards.
 
 `supernode` starts it as `python -m sagda.federation.flower.node`, with the options of
 Flower's own `flower-supernode`.

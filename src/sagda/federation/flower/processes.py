@@ -2,7 +2,7 @@
 
 Everything that a federation starts runs as a `Process`: Flower's SuperLink and nodes,
 nginx, and the demonstration's server and sites. Whoever starts one decides whether to
-start it again; see `superlink` and `supernode`. Nothing here imports flwr or JAX.
+start it again: see `superlink` and `supernode`. Nothing here imports flwr or JAX.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while the process runs."""
+        """The exit code, or None while the process runs."""
         return self.process.poll()
 
     def wait_for_port(self, name: str, host: str, port: int, seconds: float) -> None:
@@ -118,7 +118,7 @@ class Process:
             time.sleep(0.1)
 
     def finish(self, seconds: float) -> int | None:
-        """The exit code, after at most `seconds`; a process that takes longer ends."""
+        """The exit code, once the process has ended. Stops it after `seconds`."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -139,7 +139,7 @@ class Process:
         self.process.wait()
 
     def group_lives(self) -> bool:
-        """Whether any process of the group runs; signal 0 only asks."""
+        """Whether any process of the group runs. Signal 0 only asks."""
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):

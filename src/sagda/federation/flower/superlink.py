@@ -85,7 +85,7 @@ class SuperLinkProcess:
         self.process = self.started()
 
     def flwr(self, *arguments: str) -> Process:
-        """A finished `flwr` command; its output is the answer."""
+        """Run a `flwr` command to its end. Its output is the answer."""
         log = self.folder / SERVER / "flwr.log"
         log.unlink(missing_ok=True)  # the log then holds this answer only
         process = Process([program("flwr"), *arguments], self.home, log)
