@@ -103,6 +103,6 @@ def node(folder: Path, i: int, address: str) -> Process:
     data = clients.data
     np.savez(file, features=data.features[rows], label=data.label[rows])
     site = SiteFolder.of({"data": str(file), "state": str(state)})
-    site.census()
+    site.introduction()
     command = [program("flower-supernode"), "--insecure", *node_options(site, address)]
     return Process(command, state / "flower", folder / f"site-{i}.log")

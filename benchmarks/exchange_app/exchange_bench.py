@@ -41,9 +41,8 @@ def main(grid: Grid, context: Context) -> None:
     """Alternate the two kinds of exchange, and write their times after each turn."""
     from sagda import durable
     from sagda.federation.flower.grid import GridSites
-    from sagda.federation.plan import Specs, on_host
     from sagda.federation.server.rounds import FederatedRounds, first_state
-    from sagda.federation.server.store import ServerStore, parts_of
+    from sagda.federation.server.store import ServerStore, StoreLayout
     from sagda.federation.terms import Terms
     from sagda.runs.config import Config
 
@@ -57,12 +56,10 @@ def main(grid: Grid, context: Context) -> None:
     terms = Terms.settle(Config(**rates), list(census.values()))
     plan = terms.plan("bench")
     home = durable.private(folder / "server")
-    book, journal = first_state(plan, census), ServerStore(home)
-    first = on_host(plan.algorithm.memory(plan.start()))
-    parts = parts_of(plan, book, Specs.of(plan), first)
-    journal.describe(terms.text, {}, parts)
+    store = ServerStore(home, StoreLayout.of(plan), terms.text, {})
+    state = first_state(plan, census)
     leader = FederatedRounds(
-        plan, book, sites, journal.save, terms=terms.text, min_clients=2
+        plan, state, sites, store.save, terms=terms.text, min_clients=2
     )
     size = leader.specs.down[PHASE].bytes
     times: dict[str, list[float]] = {"ours": [], "empty": []}

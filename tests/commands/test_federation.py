@@ -11,7 +11,8 @@ from sagda.check import BadValue
 from sagda.commands import main as cli
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.results import claim
-from sagda.federation.site.folder import SiteFolder, signed
+from sagda.federation.site.folder import SiteFolder
+from sagda.federation.site.rows import signed
 from sagda.federation.terms import Terms, checked, read_terms, write_terms
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -170,18 +171,18 @@ def test_terms_follow_from_all_sites_together():
 def test_a_site_may_hold_one_class_only(here):
     (here / "one.csv").write_text("age,label\n30,no\n40,no\n")
     desk = SiteFolder.of({"data": "one.csv", "positive": "yes", "state": "state"})
-    assert desk.census() == Introduction("one", 2, 0, 1)
+    assert desk.introduction() == Introduction("one", 2, 0, 1)
     again = SiteFolder.in_folder(here / "state")
-    assert again.census().rows == 2
+    assert again.introduction().rows == 2
     with pytest.raises(BadValue, match="name the positive class"):
-        SiteFolder.of({"data": "one.csv", "state": "other"}).census()
+        SiteFolder.of({"data": "one.csv", "state": "other"}).introduction()
 
 
 def test_new_rows_are_read_again(here):
     desk = SiteFolder.of({"data": "rows.csv", "state": "state"})
-    assert desk.census().rows == 2
+    assert desk.introduction().rows == 2
     (here / "rows.csv").write_text("age,label\n30,1\n40,0\n50,0\n")
-    assert desk.census().rows == 3
+    assert desk.introduction().rows == 3
     assert len(list((here / "state").glob("rows-*"))) == 1
 
 

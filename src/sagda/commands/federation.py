@@ -5,6 +5,7 @@ They check flags and print results. `federation/flower/` starts the processes, a
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -246,7 +247,7 @@ def open_site(
     site = SiteFolder.of(settings)
     if key is not None and site.signer is not None:
         check_key(key, site.name)
-    return site._replace(state=(state or site.state).resolve())
+    return replace(site, state=(state or site.state).resolve())
 
 
 def check_key(key: Path, name: str) -> None:
@@ -342,21 +343,21 @@ def verify(
     Examples: `sagda verify runs/federation-demo`,
     `sagda verify runs/federation-demo --replay`
     """
-    from sagda.federation.server import verify as replays
+    from sagda.federation import verify as verifying
     from sagda.federation.site.folder import SITE, SiteFolder
 
     if model is not None:
         allow_model(model)
     in_run = [path.parent for path in sorted(folder.glob(f"sites/*/{SITE}"))]
     opened = [SiteFolder.in_folder(path) for path in (sites or in_run)]
-    kept = replays.read_kept(folder)
-    findings = replays.verify(kept, {site.name: site.state for site in opened})
+    saved = verifying.read_saved(folder)
+    findings = verifying.verify(saved, {site.name: site.state for site in opened})
     if replay:
-        state = replays.replay(kept, {site.name: site for site in opened})
+        state = verifying.replay(saved, {site.name: site for site in opened})
         findings.append(
-            replays.Finding(
+            verifying.Finding(
                 "the recorded answers lead to the same model, bit for bit",
-                replays.same_state(kept.book, state),
+                verifying.same_state(saved.state, state),
                 f"{state.round} rounds computed anew",
             )
         )

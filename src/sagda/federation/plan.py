@@ -1,4 +1,8 @@
-"""What server and sites agree on, and what it says about every message."""
+"""What server and sites agree on before a run, and the arrays of every message.
+
+Both sides build the same plan from the same terms (`federation.terms`). Its digest
+`config` is in every message, so that a difference is refused.
+"""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +22,7 @@ from sagda.simulator.simulate import draw_starts
 
 
 class Plan(NamedTuple):
-    """What is run: enough for either side to do its part."""
+    """A settled run: everything that either side needs to do its part."""
 
     method: Method
     problem: Problem
@@ -39,7 +43,11 @@ class Plan(NamedTuple):
         return jnp.float64 if self.float64 else jnp.float32
 
     def start(self) -> Point:
-        """z_0, as the simulator draws it: in single precision, whatever the run's."""
+        """z_0, drawn as the simulator draws it.
+
+        The draw is in single precision whatever the run's precision, so that all
+        precisions start from one point.
+        """
         with jax.enable_x64(False):
             if self.problem.uses_torch:
                 z = self.problem.init(key_of(root_key(np.uint32(self.seed)), "start"))
@@ -51,13 +59,30 @@ class Plan(NamedTuple):
             return on_host(self.problem.project(z))
 
     def shape(self) -> Point:
-        """The shape of z_0, without computing it."""
+        """The shapes of z_0, without computing it."""
         z = shape_of(self.problem)
         with jax.enable_x64(self.float64):
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, self.dtype), z)
 
+    def initial_memory(self) -> Any:
+        """The first memory of every member; both sides compute the same."""
+        with jax.enable_x64(self.float64):
+            return on_host(self.algorithm.memory(self.start()))
+
+    def initial_variables(self) -> Any:
+        """The algorithm's state before round 0, without the mean of all memories."""
+        algorithm, z = self.algorithm, self.start()
+        with jax.enable_x64(self.float64):
+            state = on_host(algorithm.init(z))
+        if algorithm.mean is None:
+            return state
+        return state._replace(**{algorithm.mean: None})
+
     def check(self) -> None:
-        """Memories may be renewed in the last phase of a round only."""
+        """Raise if memories are renewed before the last phase of a round.
+
+        A commit stores one new version per member (R5), made by one reply.
+        """
         for phase in self.algorithm.phases[:-1]:
             if phase.renew is not keep:
                 raise BadValue(
@@ -67,11 +92,12 @@ class Plan(NamedTuple):
 
 
 def on_host(tree: PyTree) -> Any:
+    """The tree with NumPy arrays."""
     return jax.tree.map(np.asarray, tree)
 
 
 def added(*arrays: np.ndarray) -> np.ndarray:
-    """Their sum, in the order given and in double precision."""
+    """The sum of arrays, in the given order and in double precision."""
     total = np.zeros(arrays[0].shape, np.float64)
     for array in arrays:
         total = total + array
@@ -79,24 +105,25 @@ def added(*arrays: np.ndarray) -> np.ndarray:
 
 
 def phase_of(algorithm: Algorithm, name: str) -> Phase:
-    (own,) = [p for p in (*algorithm.opening, *algorithm.phases) if p.name == name]
-    return own
+    """The phase of that name, of a round or of the opening."""
+    phases = (*algorithm.opening, *algorithm.phases)
+    return next(phase for phase in phases if phase.name == name)
 
 
 class Specs(NamedTuple):
-    """What each phase sends and keeps, by name of the phase."""
+    """What each phase sends and carries, by name of the phase."""
 
     down: dict[str, Spec]
     up: dict[str, Spec]
-    kept: dict[str, Spec]  # what a client carries on from it
-    memory: Spec
-    point: Spec
+    carried: dict[str, Spec]  # what a site carries to the next phase
+    memory: Spec  # a member's v_i
+    point: Spec  # z
 
     @classmethod
     def of(cls, plan: Plan) -> "Specs":
         """The specs of a plan, found by tracing one client without data."""
         algorithm, z, probe = plan.algorithm, plan.shape(), Probe(plan.batch_size)
-        down, up, kept = {}, {}, {}
+        down, up, carried = {}, {}, {}
         with jax.enable_x64(plan.float64):
             memory = jax.eval_shape(algorithm.memory, z)
             for opening in (True, False):
@@ -104,5 +131,5 @@ class Specs(NamedTuple):
                     name = traced.phase.name
                     down[name] = Spec.of(traced.message)
                     up[name] = Spec.of(traced.reply)
-                    kept[name] = Spec.of(traced.kept)
-        return cls(down, up, kept, memory=Spec.of(memory), point=Spec.of(z))
+                    carried[name] = Spec.of(traced.kept)
+        return cls(down, up, carried, memory=Spec.of(memory), point=Spec.of(z))

@@ -1,5 +1,7 @@
 """The ClientApp: its handlers, and what leaves a site when it fails."""
 
+from dataclasses import replace
+
 import pytest
 
 from sagda.federation.protocol.letters import Introduce, Letter
@@ -22,7 +24,7 @@ def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     sites = sites_of(clients, tmp_path)
     secret = tmp_path / "secret.csv"
     secret.write_text("age,label\nthirty-secret,1\n")
-    grid = InProcessGrid([*sites, sites[0]._replace(name="bad", data=str(secret))])
+    grid = InProcessGrid([*sites, replace(sites[0], name="bad", data=str(secret))])
     message = Message(messages.records_of(Letter(Introduce("any"))), 105, "query.hello")
     (key,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([key])

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from sagda.federation import verify
 from sagda.federation.protocol.letters import Introduction
-from sagda.federation.server import verify as replays
 from support import (
     InProcessGrid,
     failed_reply,
@@ -62,13 +62,11 @@ def test_a_client_that_fails_is_refused_and_the_round_continues(
     folder = run_in(tmp_path, sites, grid=grid, table=table, cohort=5, rounds=4)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["federation"]["refused"][code] >= 1
-    record = replays.read_kept(folder)
-    assert record.book.round == 4
-    assert all(
-        f.holds for f in replays.verify(record, {d.name: d.state for d in sites})
-    )
-    book = replays.replay(record, {site.name: site for site in sites})
-    assert replays.same_state(record.book, book)
+    record = verify.read_saved(folder)
+    assert record.state.round == 4
+    assert all(f.holds for f in verify.verify(record, {d.name: d.state for d in sites}))
+    state = verify.replay(record, {site.name: site for site in sites})
+    assert verify.same_state(record.state, state)
 
 
 def hostile(clients, tmp_path, note=None, **records):
@@ -90,11 +88,9 @@ def hostile(clients, tmp_path, note=None, **records):
 
     grid.spoil = change
     folder = run_in(tmp_path, sites, grid=grid, cohort=5)
-    record = replays.read_kept(folder)
-    assert record.book.round == 3
-    assert all(
-        f.holds for f in replays.verify(record, {d.name: d.state for d in sites})
-    )
+    record = verify.read_saved(folder)
+    assert record.state.round == 3
+    assert all(f.holds for f in verify.verify(record, {d.name: d.state for d in sites}))
     summary = json.loads((folder / "summary.json").read_text())
     return record, summary["federation"]["refused"]
 
@@ -108,7 +104,7 @@ def test_a_version_of_another_ticket_is_refused(clients, tmp_path):
     """It could be the one that the table has, whose file would then stay as it is."""
     record, refused = hostile(clients, tmp_path, note={"version": [[1, 1], 7]})
     assert refused["version"] == 3
-    assert record.book.members["site-2"].memory is None
+    assert record.state.members["site-2"].memory is None
 
 
 def test_a_message_that_flower_cannot_open_is_one_refusal(clients, tmp_path):

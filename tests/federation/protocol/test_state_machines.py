@@ -27,7 +27,7 @@ class World:
         self.rng = random.Random(seed)
         self.server_kind, self.client_kind = server, client
         first = {name: Member(number=i) for i, name in enumerate(NAMES[:2])}
-        self.book = ServerState("run", "digest", 0, 0, (0, 0), first)
+        self.state = ServerState("run", "digest", 0, 0, (0, 0), first)
         self.disks = {name: Cache() for name in NAMES}
         self.wiped: set[str] = set()  # whose disk was lost since it was last whole
         self.mail: list[tuple[str, object]] = []
@@ -42,12 +42,12 @@ class World:
 
     # What the machines are given.
 
-    def save_book(self, book):
+    def save_state(self, state):
         if self.crashing is not None:
             self.crashing -= 1
             if self.crashing == 0:
                 raise Crash
-        self.book = book
+        self.state = state
         if self.crashing is not None and self.crashing < 0:
             raise Crash
 
@@ -67,9 +67,9 @@ class World:
 
     def start_server(self):
         clock = self.rng.randrange(4)  # a clock that goes back and forth
-        arguments = self.save_book, self.check, self.renew
+        arguments = self.save_state, self.check, self.renew
         self.crashing = None
-        self.server = self.server_kind(self.book, clock, *arguments)
+        self.server = self.server_kind(self.state, clock, *arguments)
 
     def start_client(self, name):
         self.clients[name] = self.client_kind(
@@ -128,7 +128,7 @@ class World:
             self.crashing = self.rng.choice((1, 0))  # before or after it is durable
         total = sum(member.memory or 0 for member in members.values())
         try:
-            self.server.commit((self.server.book.round + 1, total), members)
+            self.server.commit((self.server.state.round + 1, total), members)
         except Crash:
             self.start_server()
         self.crashing = None
@@ -152,19 +152,19 @@ class World:
             self.server.reset()
         else:
             (self.server.join if fate < 0.6 else self.server.leave)(name)
-        numbers = [member.number for member in self.book.members.values()]
+        numbers = [member.number for member in self.state.members.values()]
         if len(set(numbers)) != len(numbers):
             raise Violation(f"two members with one number: {numbers}")
-        total = sum(member.memory or 0 for member in self.book.members.values())
-        self.book = self.book._replace(state=(self.book.round, total))
-        self.server.book = self.book
+        total = sum(member.memory or 0 for member in self.state.members.values())
+        self.state = self.state._replace(variables=(self.state.round, total))
+        self.server.state = self.state
 
     # What must be true.
 
     def verify(self):
         """V is the sum of what clients hold, whichever way their files say it."""
-        book, total = self.book, 0
-        for name, member in book.members.items():
+        state, total = self.state, 0
+        for name, member in state.members.items():
             held = self.effective(name, member)
             if held is None:
                 if name not in self.wiped:
@@ -173,8 +173,10 @@ class World:
             if held != (member.memory or 0):
                 raise Violation(f"{name} holds {held}, the table {member.memory}")
             total += held
-        if book.state != (book.round, total):
-            raise Violation(f"state {book.state}, sum {total} in round {book.round}")
+        if state.variables != (state.round, total):
+            raise Violation(
+                f"state {state.variables}, sum {total} in round {state.round}"
+            )
 
     def effective(self, name, member):
         """The memory of a client's file that the server's record points at."""
@@ -199,10 +201,10 @@ class World:
     def heal(self):
         """With a network that works, every member is accepted within three rounds."""
         self.mail.clear()
-        waiting = set(self.book.members)
+        waiting = set(self.state.members)
         for _ in range(3):
             self.server.abandon()
-            for name in sorted(self.book.members):
+            for name in sorted(self.state.members):
                 for _ in range(2):
                     self.sent += 1
                     told = self.server.issue(name, "local", self.sent)
@@ -217,7 +219,7 @@ class World:
             if self.server.accepted:
                 members = self.server.renewed("local")
                 total = sum(member.memory or 0 for member in members.values())
-                self.server.commit((self.server.book.round + 1, total), members)
+                self.server.commit((self.server.state.round + 1, total), members)
                 self.verify()
         if waiting:
             raise Violation(f"{sorted(waiting)} were never accepted again")
@@ -243,8 +245,8 @@ def test_a_hundred_thousand_schedules_of_faults_leave_everything_exact():
 class SameIncarnation(ServerProtocol):
     """Without R1."""
 
-    def born(self, book, clock):
-        return book._replace(incarnation=1)
+    def incarnated(self, state, clock):
+        return state._replace(incarnation=1)
 
 
 class AnyTicket(ServerProtocol):
@@ -257,8 +259,8 @@ class AnyTicket(ServerProtocol):
 class TwoWrites(ServerProtocol):
     """Without R5: the table first, then the state."""
 
-    def commit(self, state, members, rounds=1, ledger=None):
-        self.save(self.book._replace(members=dict(members)))
+    def commit(self, state, members, rounds=1, traffic=None):
+        self.save(self.state._replace(members=dict(members)))
         super().commit(state, members)
 
 
@@ -301,7 +303,7 @@ class CommitsAtOnce(ClientProtocol):
 class Forgetful(ClientProtocol):
     """Without R12: nothing is durable before the answer."""
 
-    def keep(self, cache):
+    def persist(self, cache):
         self.cache = cache
 
 

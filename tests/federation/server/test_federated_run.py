@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 import sagda
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.federation.server import verify as replays
-from sagda.federation.server.federated_run import NoClients, rows_of
-from sagda.federation.server.store import ServerStore
+from sagda.federation import verify
+from sagda.federation.server.gathering import NoClients
 from sagda.federation.site.folder import LEAVING, SiteFolder
 from sagda.models.user_code import model_of
 from sagda.runs.config import Config
@@ -56,9 +56,9 @@ def test_every_algorithm_agrees_with_the_simulator(name, clients, tmp_path):
     folder = run_in(tmp_path, sites, name)
     run = simulated(clients, name, 3)
     columns = read_results(folder).columns[name]
-    record = replays.read_kept(folder)
+    record = verify.read_saved(folder)
     np.testing.assert_allclose(
-        flat(record.book.state.z), flat(run.carry.state.z), rtol=1e-10, atol=1e-12
+        flat(record.state.variables.z), flat(run.carry.state.z), rtol=1e-10, atol=1e-12
     )
     for column in run.history.columns:
         if column not in ("seconds", "eval_bytes"):
@@ -88,9 +88,9 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'sagda[torch]'")
     (tmp_path / "nets.py").write_text(NETS)
     model_code = f"{tmp_path / 'nets.py'}:make"
-    sites = [site._replace(model=model_code) for site in sites_of(clients, tmp_path)]
+    sites = [replace(site, model=model_code) for site in sites_of(clients, tmp_path)]
     folder = run_in(tmp_path, sites, name, model="nets.py:make", float64=False)
-    record = replays.read_kept(folder)
+    record = verify.read_saved(folder)
     model = model_of("nets.py:make", clients.data.features.shape[1])
     method = method_of(Config(local_lr=0.05, local_steps=3), name)
     run = sagda.simulate(
@@ -98,7 +98,7 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
         batch_size=2, seeds=4,
     )  # fmt: skip
     np.testing.assert_allclose(
-        flat(record.book.state.z), flat(run.carry.state.z), rtol=1e-4, atol=1e-6
+        flat(record.state.variables.z), flat(run.carry.state.z), rtol=1e-4, atol=1e-6
     )
     columns = read_results(folder).columns[name]
     for column in ("phi", "grad_phi_sq", "auc_train"):
@@ -106,7 +106,7 @@ def test_a_pytorch_model_agrees_with_the_simulator(name, clients, tmp_path):
             columns[column][0], run.history[column][0], rtol=1e-4, err_msg=column
         )
     rows = {site.name: site for site in sites}
-    assert replays.same_state(replays.replay(record, rows), record.book)
+    assert verify.same_state(verify.replay(record, rows), record.state)
     file = tmp_path / "site-1.npz"
     scores = Scorer.load(sites[1].state, model=model_code).predict(file, label="label")
     x = jax.tree.map(lambda a: a[0], run.z).x
@@ -150,9 +150,9 @@ def test_a_server_that_was_killed_resumes_bit_for_bit(
         with pytest.raises(KeyboardInterrupt):
             run_in(tmp_path, sites)
     folder = run_in(tmp_path, sites)
-    a, b = replays.read_kept(whole).book, replays.read_kept(folder).book
+    a, b = verify.read_saved(whole).state, verify.read_saved(folder).state
     assert a.round == b.round == 3
-    np.testing.assert_array_equal(flat(a.state), flat(b.state))
+    np.testing.assert_array_equal(flat(a.variables), flat(b.variables))
     for name in a.members:
         np.testing.assert_array_equal(
             flat(a.members[name].memory), flat(b.members[name].memory)
@@ -160,7 +160,8 @@ def test_a_server_that_was_killed_resumes_bit_for_bit(
     assert (whole / "model.safetensors").read_bytes() == (
         folder / "model.safetensors"
     ).read_bytes()
-    rounds = [row["round"] for row in rows_of(ServerStore(folder / "server"))]
+    records = verify.read_saved(folder).records
+    rounds = [r["row"]["round"] for r in records if "row" in r]
     assert rounds == [0, 1, 2, 3]
 
 
@@ -173,10 +174,10 @@ def test_a_reset_sets_all_variates_back(clients, tmp_path, monkeypatch):
     (folder / "server" / "reset").touch()
     lead(folder, InProcessGrid(sites))
     assert not (folder / "server" / "reset").exists()
-    record = replays.read_kept(folder)
-    assert (record.book.round, record.book.epoch) == (4, 1)
-    book = replays.replay(record, {site.name: site for site in sites})
-    assert replays.same_state(record.book, book)
+    record = verify.read_saved(folder)
+    assert (record.state.round, record.state.epoch) == (4, 1)
+    state = verify.replay(record, {site.name: site for site in sites})
+    assert verify.same_state(record.state, state)
 
 
 def test_another_configuration_is_refused(clients, tmp_path):
@@ -197,8 +198,8 @@ def test_too_few_answers_end_the_server_with_everything_kept(clients, tmp_path):
         run_in(tmp_path, sites, grid=grid, table=table, cohort=5)
     status = json.loads((tmp_path / "run" / "server" / "status.json").read_text())
     assert status["code"] == 4
-    assert "goes on from there" in status["sentence"]
-    assert replays.read_kept(tmp_path / "run").book.round == 0
+    assert "resumes the run" in status["sentence"]
+    assert verify.read_saved(tmp_path / "run").state.round == 0
 
 
 def test_a_measurement_that_nobody_answered_is_asked_again(clients, tmp_path):
@@ -241,14 +242,12 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
     text = config.read_text().replace(f"sites = {SITES}", "sites = 4")
     config.write_text(text)
     lead(tmp_path / "run", grid, config=config)
-    record = replays.read_kept(tmp_path / "run")
-    assert sorted(record.book.members) == ["site-1", "site-2", "site-3", "site-4"]
-    assert {m.number for m in record.book.members.values()} == {1, 2, 3, 4}
-    assert all(
-        f.holds for f in replays.verify(record, {d.name: d.state for d in sites})
-    )
-    book = replays.replay(record, {site.name: site for site in sites})
-    assert replays.same_state(record.book, book)
+    record = verify.read_saved(tmp_path / "run")
+    assert sorted(record.state.members) == ["site-1", "site-2", "site-3", "site-4"]
+    assert {m.number for m in record.state.members.values()} == {1, 2, 3, 4}
+    assert all(f.holds for f in verify.verify(record, {d.name: d.state for d in sites}))
+    state = verify.replay(record, {site.name: site for site in sites})
+    assert verify.same_state(record.state, state)
     farewell = json.loads((sites[0].state / "farewell.json").read_text())
     assert farewell["reason"] == "left"
 
@@ -260,10 +259,10 @@ def test_a_silent_site_is_removed_with_its_variate_if_so_configured(clients, tmp
     folder = run_in(
         tmp_path, sites, grid=grid, table="max_absence = 2", cohort=5, rounds=4
     )
-    record = replays.read_kept(folder)
-    assert "site-2" not in record.book.members
-    assert len(record.book.members) == 4
-    assert all(finding.holds for finding in replays.verify(record, {}))
+    record = verify.read_saved(folder)
+    assert "site-2" not in record.state.members
+    assert len(record.state.members) == 4
+    assert all(finding.holds for finding in verify.verify(record, {}))
 
 
 @pytest.mark.slow
@@ -272,7 +271,7 @@ def test_who_is_not_drawn_is_not_absent(clients, tmp_path):
     folder = run_in(
         tmp_path, sites, "fsgda", table="max_absence = 1", cohort=2, rounds=6
     )
-    assert len(replays.read_kept(folder).book.members) == SITES
+    assert len(verify.read_saved(folder).state.members) == SITES
 
 
 def test_the_only_member_may_leave(clients, tmp_path):
@@ -288,10 +287,10 @@ def test_the_only_member_may_leave(clients, tmp_path):
     grid = InProcessGrid(sites)
     with pytest.raises(NoClients):
         lead(folder, grid)
-    record = replays.read_kept(folder)
-    assert not record.book.members
+    record = verify.read_saved(folder)
+    assert not record.state.members
     assert not list((folder / "server").glob("member-*"))
-    assert all(finding.holds for finding in replays.verify(record, {}))
+    assert all(finding.holds for finding in verify.verify(record, {}))
 
 
 def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
@@ -301,4 +300,4 @@ def test_a_site_of_another_width_does_not_stop_the_beginning(clients, tmp_path):
     other = SiteFolder.of({"data": str(odd), "state": str(tmp_path / "state-odd")})
     grid = InProcessGrid([sites[0], other, *sites[1:]])
     folder = run_in(tmp_path, sites, grid=grid, rounds=1)
-    assert sorted(replays.read_kept(folder).book.members) == [d.name for d in sites]
+    assert sorted(verify.read_saved(folder).state.members) == [d.name for d in sites]

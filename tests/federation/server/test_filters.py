@@ -82,9 +82,9 @@ def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options
     plan = Plan(method, problem, "run", "digest", seed, None, SITES, clients.width)
     server = FederatedRounds(
         plan, first_state(plan, NAMES), Net(plan, clients, lie, silent),
-        lambda book, records: None, min_clients=2, **options,
+        lambda state, records: None, min_clients=2, **options,
     )  # fmt: skip
-    while server.book.round < rounds:
+    while server.state.round < rounds:
         assert server.attempt()
         check_total(server)
     return server
@@ -95,12 +95,12 @@ def check_total(server):
     field = server.algorithm.mean
     if field is None:
         return
-    total = total_of(server.book.members, server.first)
-    mean = getattr(server.state, field)
+    total = total_of(server.state.members, server.first)
+    mean = getattr(server.variables, field)
     for v, used in zip(jax.tree.leaves(total), jax.tree.leaves(mean), strict=True):
         np.testing.assert_array_equal((v / SITES).astype(used.dtype), used)
-    for name, member in server.book.members.items():
-        cache = server.transport.sites[name].machine.cache
+    for name, member in server.state.members.items():
+        cache = server.transport.sites[name].protocol.cache
         if name in LIARS and server.transport.lie is not None:
             continue
         if member.version is not None:
@@ -119,7 +119,7 @@ def error(server):
 
 
 def refused(server):
-    return server.ledger.refused
+    return server.traffic.refused
 
 
 @pytest.mark.parametrize("lie", ["nan", "1e6"])
@@ -128,20 +128,20 @@ def test_what_is_not_finite_or_far_too_long_never_matters(lie, clients):
     found = trained(clients, lie, filter="norm")
     absent = trained(clients, None, filter="none", silent=LIARS)
     for a, b in zip(
-        jax.tree.leaves(found.state), jax.tree.leaves(absent.state), strict=True
+        jax.tree.leaves(found.variables), jax.tree.leaves(absent.variables), strict=True
     ):
         np.testing.assert_array_equal(a, b)
     code = "nonfinite" if lie == "nan" else "filtered"
-    assert refused(found) == {code: 2 * found.book.round}
-    assert all(found.book.members[name].version is None for name in LIARS)
+    assert refused(found) == {code: 2 * found.state.round}
+    assert all(found.state.members[name].version is None for name in LIARS)
 
 
 @pytest.mark.parametrize("lie", list(LIES))
 @pytest.mark.parametrize("name", ["sagda-i", "sagda-ii"])
 def test_multi_krum_leaves_liars_out_and_v_exact(name, lie, clients):
     server = trained(clients, lie, name=name, filter="multi-krum", faulty=2)
-    assert sum(refused(server).values()) >= 2 * server.book.round
-    assert all(server.book.members[name].version is None for name in LIARS)
+    assert sum(refused(server).values()) >= 2 * server.state.round
+    assert all(server.state.members[name].version is None for name in LIARS)
 
 
 def test_without_a_filter_a_long_answer_does_matter(clients):
@@ -152,7 +152,7 @@ def test_without_a_filter_a_long_answer_does_matter(clients):
 
 def test_an_absolute_bound_is_kept(clients):
     server = trained(clients, "1e6", filter="none", bound=100.0)
-    assert refused(server) == {"norm": 2 * server.book.round}
+    assert refused(server) == {"norm": 2 * server.state.round}
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A federated run's results: models that the server and every site can score with."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -10,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from sagda.commands import main as cli
 from sagda.data.recipe import Scaling, scaled
-from sagda.federation.server import verify as replays
-from sagda.federation.server.store import ServerStore
+from sagda.federation import verify
+from sagda.federation.server.store import Manifest
 from sagda.scoring.calibration import calibrated
 from sagda.scoring.scorer import Scorer, scored
 from support import (
@@ -35,18 +36,19 @@ def test_sites_standardise_from_sums_and_both_ends_can_score(tmp_path):
     clients = clients._replace(data=clients.data._replace(features=wild))
     sites = sites_of(clients, tmp_path)
     folder = run_in(tmp_path, sites, standardise=True)
-    record = replays.read_kept(folder)
+    record = verify.read_saved(folder)
     scaling = Scaling.of(clients)
     np.testing.assert_allclose(record.terms.mean, scaling.mean, rtol=1e-8)
     np.testing.assert_allclose(record.terms.scale, scaling.scale, rtol=1e-8)
     seen = clients._replace(data=scaled(clients.data, scaling))
     run = simulated(seen, "sagda-i", 3)
-    assert np.allclose(flat(record.book.state.z), flat(run.carry.state.z), rtol=1e-6)
-    assert "[]" in json.dumps(
-        ServerStore(folder / "server").manifest()["census"]["site-0"]
+    assert np.allclose(
+        flat(record.state.variables.z), flat(run.carry.state.z), rtol=1e-6
     )
+    manifest = Manifest.read(folder / "server")
+    assert not manifest.introductions["site-0"].mean
     rows = {site.name: site for site in sites}
-    assert replays.same_state(replays.replay(record, rows), record.book)
+    assert verify.same_state(verify.replay(record, rows), record.state)
     server, site = Scorer.load(folder), Scorer.load(sites[1].state)
     file = tmp_path / "site-1.npz"
     np.testing.assert_array_equal(
@@ -69,7 +71,7 @@ def test_a_federations_models_can_be_judged(tmp_path, capsys):
     sites = sites_of(clients, tmp_path)
     for i, site in enumerate(sites):
         frame[12 * i : 12 * (i + 1)].to_csv(tmp_path / f"{i}.csv", index=False)
-        sites[i] = site._replace(data=str(tmp_path / f"{i}.csv"))
+        sites[i] = replace(site, data=str(tmp_path / f"{i}.csv"))
     folder = run_in(tmp_path, sites)
     card = (folder / "MODEL_CARD.md").read_text()
     assert "every site's own" in card

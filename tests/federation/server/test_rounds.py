@@ -66,9 +66,9 @@ def plan_of(name, problem, **options):
     return Plan(method, problem, "run", "digest", 4, 2, 3, width=4, float64=True)
 
 
-def coordinator(plan, net, save=lambda book, records: None, book=None, **options):
-    book = first_state(plan, NAMES) if book is None else book
-    return FederatedRounds(plan, book, net, save, **options)
+def coordinator(plan, net, save=lambda state, records: None, state=None, **options):
+    state = first_state(plan, NAMES) if state is None else state
+    return FederatedRounds(plan, state, net, save, **options)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def agree_in(name, clients):
     np.testing.assert_allclose(
         flat(state), flat(run.carry.state), rtol=1e-10, atol=1e-12
     )
-    assert server.ledger.down == run.history["bytes_down"][0, -1]
-    assert server.ledger.up == run.history["bytes_up"][0, -1]
+    assert server.traffic.down == run.history["bytes_down"][0, -1]
+    assert server.traffic.up == run.history["bytes_up"][0, -1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_clients_sums_give_the_simulators_columns(kind, share, clients):
         np.testing.assert_allclose(
             found[name], run.history[name][0, 0], rtol=1e-9, err_msg=name
         )
-    assert server.ledger.looks > 0
-    assert server.ledger.down == 0
+    assert server.traffic.evaluation > 0
+    assert server.traffic.down == 0
 
 
 @pytest.mark.slow
@@ -140,18 +140,18 @@ def test_both_sides_go_on_from_their_disks(clients):
     """The server restarts after round 2, a site loses its disk: nothing changes."""
     plan = plan_of("sagda-i", sagda.AUC.of(clients))
     whole = coordinator(plan, InProcess(plan, clients)).run(6)
-    net, books = InProcess(plan, clients), []
-    keep = lambda book, records: books.append(book)
+    net, states = InProcess(plan, clients), []
+    keep = lambda state, records: states.append(state)
     coordinator(plan, net, keep).run(2)
     net.disks["site-1"] = Cache()
     net.sites = {name: net.site(name) for name in NAMES}
-    again = coordinator(plan, net, keep, book=books[-1], clock=9)
+    again = coordinator(plan, net, keep, state=states[-1], clock=9)
     state = again.run(6)
     np.testing.assert_array_equal(flat(state), flat(whole))
-    book = books[-1]
+    members = states[-1].members
     with jax.enable_x64(True):
         held = [again.first if m.memory is None else m.memory
-                for m in book.members.values()]  # fmt: skip
+                for m in members.values()]  # fmt: skip
         mean = jax.tree.map(lambda *a: np.mean(a, axis=0), *held)
     np.testing.assert_allclose(flat(state.v), flat(mean), atol=1e-12)
 
@@ -198,8 +198,8 @@ def test_what_is_not_as_specified_is_refused_and_the_round_continues(
     net = InProcess(plan, clients, spoiled(change))
     server = coordinator(plan, net)
     server.run(2)
-    assert server.ledger.refused == {code: 2}
-    assert server.server.book.round == 2
+    assert server.traffic.refused == {code: 2}
+    assert server.state.round == 2
 
 
 def test_a_reply_that_is_too_long_is_refused(clients):
@@ -208,21 +208,21 @@ def test_a_reply_that_is_too_long_is_refused(clients):
     server = coordinator(plan, net, bound=1e-9)
     with pytest.raises(TooFew, match="round 0 failed 2 times: fewer than 1 clients"):
         server.run(1, attempts=2)
-    assert server.ledger.refused == {"norm": 10}
+    assert server.traffic.refused == {"norm": 10}
 
 
 def test_too_few_answers_change_nothing(clients):
     plan = plan_of("sagda-ii", sagda.AUC.of(clients))._replace(cohort=5)
     broken = iter([True] * 3 + [False] * 100)
     lose = lambda name, letter: None if next(broken) else letter
-    books = []
+    states = []
     net = InProcess(plan, clients, lose)
-    keep = lambda book, records: books.append(book)
+    keep = lambda state, records: states.append(state)
     server = coordinator(plan, net, keep, min_clients=4)
-    before = flat(server.book.state)
+    before = flat(server.state.variables)
     assert not server.attempt()
-    np.testing.assert_array_equal(flat(server.book.state), before)
-    assert len(books) == 1  # the server's birth
+    np.testing.assert_array_equal(flat(server.state.variables), before)
+    assert len(states) == 1  # the server's birth
     assert server.attempt()
 
 
@@ -324,10 +324,10 @@ class Desk:
         plan = plan_of("sagda-i", sagda.AUC.of(clients))
         net = InProcess(plan, clients)
         self.server = coordinator(plan, net)
-        state = self.server.state
+        state = self.server.variables
         message = plan.algorithm.phases[0].broadcast(state)
         parcel = self.server.specs.down["local"].pack(message)
-        self.told = self.server.server.issue("site-1", "local", parcel)
+        self.told = self.server.protocol.issue("site-1", "local", parcel)
         self.good = net.sites["site-1"].handle(Letter(self.told, 1))
         self.places = numbers_of(self.good.text)
 
@@ -339,7 +339,7 @@ class Desk:
             return None
         if not isinstance(letter.note, Reply | Mismatch):
             return None
-        machine = self.server.server
+        machine = self.server.protocol
         machine.lost_memory.clear()
         refusal = machine.receive("site-1", "local", letter.note)
         machine.accepted.clear()

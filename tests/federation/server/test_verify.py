@@ -3,7 +3,7 @@
 import pytest
 
 from sagda.check import BadValue
-from sagda.federation.server import verify as replays
+from sagda.federation import verify
 from support import (
     SITES,
     run_in,
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
     sites = sites_of(clients, tmp_path)
     folder = run_in(tmp_path, sites)
-    record = replays.read_kept(folder)
-    findings = replays.verify(record, {site.name: site.state for site in sites})
+    record = verify.read_saved(folder)
+    findings = verify.verify(record, {site.name: site.state for site in sites})
     assert len(findings) == 3 + SITES
     assert all(finding.holds for finding in findings)
-    book = replays.replay(record, {site.name: site for site in sites})
-    assert replays.same_state(record.book, book)
-    z = book.state.z
-    assert not replays.same_state(
-        record.book, book._replace(state=book.state._replace(z=2.0 * z))
+    state = verify.replay(record, {site.name: site for site in sites})
+    assert verify.same_state(record.state, state)
+    z = state.variables.z
+    assert not verify.same_state(
+        record.state, state._replace(variables=state.variables._replace(z=2.0 * z))
     )
     # A table that was changed by hand is noticed, file by file.
     file = next((folder / "server").glob("member-site-0-*"))
@@ -35,4 +35,4 @@ def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
     content[-1] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(BadValue, match="is damaged: its sha256"):
-        replays.read_kept(folder)
+        verify.read_saved(folder)

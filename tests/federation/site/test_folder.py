@@ -1,13 +1,14 @@
 """What a site keeps, and what it refuses to run or to send."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from sagda.check import BadValue
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.server import federated_run as conducting
-from sagda.federation.server.federated_run import NoClients
+from sagda.federation.server.gathering import NoClients
 from sagda.federation.site.folder import MODEL
 from support import (
     run_in,
@@ -46,7 +47,7 @@ def test_a_module_that_cannot_do_ends_a_federation_at_once(clients, tmp_path):
     text = NETS.replace("torch.nn.Tanh()", "torch.nn.BatchNorm1d(5)")
     (tmp_path / "norms.py").write_text(text)
     model_code = f"{tmp_path / 'norms.py'}:make"
-    sites = [site._replace(model=model_code) for site in sites_of(clients, tmp_path)]
+    sites = [replace(site, model=model_code) for site in sites_of(clients, tmp_path)]
     with pytest.raises(BadValue, match="BatchNorm1d '1' changes 'running_mean'"):
         run_in(tmp_path, sites, model="norms.py:make", float64=False)
 
@@ -64,6 +65,6 @@ def test_a_site_runs_no_model_that_it_was_not_told_of(clients, tmp_path, monkeyp
 
 def test_a_site_of_few_rows_keeps_its_moments(clients, tmp_path):
     (site, *_) = sites_of(clients, tmp_path)
-    assert site.census().mean == ()
-    with pytest.raises(Refused, match="10 rows at least"):
-        site.census(moments=True)
+    assert site.introduction().mean == ()
+    with pytest.raises(Refused, match="at least 10 rows"):
+        site.introduction(moments=True)

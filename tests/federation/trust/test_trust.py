@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from sagda import durable
 from sagda.check import BadValue
 from sagda.commands import main as cli
+from sagda.federation import verify
 from sagda.federation.protocol.letters import Letter, mark_of
 from sagda.federation.protocol.wire import Part, Refused
-from sagda.federation.server import verify as replays
 from sagda.federation.server.audit import read_audit
 from sagda.federation.terms import checked
 from sagda.federation.trust import site_keys as identity
@@ -37,16 +38,16 @@ def signed(clients, tmp_path):
     """Sites with keys, and a server that has admitted them."""
     keys = Keys(tmp_path / "keys")
     keys.init([], 30)
-    desks = []
-    for desk in sites_of(clients, tmp_path):
-        secret, public = identity.make_site(tmp_path, desk.name, 30)
+    sites = []
+    for site in sites_of(clients, tmp_path):
+        secret, public = identity.make_site(tmp_path, site.name, 30)
         keys.admit(public, False)
-        desks.append(desk._replace(key=str(secret)))
-    return desks, keys
+        sites.append(replace(site, key=str(secret)))
+    return sites, keys
 
 
-def run_signed(folder, desks, keys, spoil=None, **options):
-    grid = InProcessGrid(desks)
+def run_signed(folder, sites, keys, spoil=None, **options):
+    grid = InProcessGrid(sites)
     if spoil is not None:
         grid.spoil = spoil
     register = identity.Register(keys.sites)
@@ -56,8 +57,8 @@ def run_signed(folder, desks, keys, spoil=None, **options):
 
 
 def test_answers_are_sealed_and_the_audit_log_can_prove_them(signed, tmp_path):
-    desks, keys = signed
-    lines = run_signed(tmp_path, desks, keys)
+    sites, keys = signed
+    lines = run_signed(tmp_path, sites, keys)
     told = [line for line in lines if line["what"] == "accepted"]
     phases = [line["phase"] for line in told]
     assert phases.count("hello") == SITES
@@ -111,31 +112,31 @@ class Replayed:
     ids=["tampered", "unsigned", "replayed"],
 )
 def test_a_false_answer_is_refused_and_named(spoil, code, times, signed, tmp_path):
-    desks, keys = signed
+    sites, keys = signed
     spoil = spoil() if isinstance(spoil, type) else spoil
-    lines = run_signed(tmp_path, desks, keys, spoil)
+    lines = run_signed(tmp_path, sites, keys, spoil)
     found = [line for line in lines if line["what"] == "refused"]
     assert [(line["name"], line["code"]) for line in found] == [
         ("site-2", code)
     ] * times
-    kept = replays.read_kept(tmp_path / "run")
-    assert kept.book.round == 2
-    assert all(finding.holds for finding in replays.verify(kept, {}))
+    saved = verify.read_saved(tmp_path / "run")
+    assert saved.state.round == 2
+    assert all(finding.holds for finding in verify.verify(saved, {}))
 
 
 def test_a_key_opens_one_name_only(signed, tmp_path):
-    desks, keys = signed
-    thief = desks[2]._replace(name="site-1", state=tmp_path / "thief")
-    desks = [*desks[:2], thief, *desks[3:]]
+    sites, keys = signed
+    thief = replace(sites[2], name="site-1", state=tmp_path / "thief")
+    sites = [*sites[:2], thief, *sites[3:]]
     config = config_of(tmp_path, cohort=4, rounds=1)
     config.write_text(config.read_text().replace(f"sites = {SITES}", "sites = 4"))
-    grid = InProcessGrid(desks)
+    grid = InProcessGrid(sites)
     register = identity.Register(keys.sites)
     lead(tmp_path / "run", grid, register, config)
     lines = read_audit(tmp_path / "run" / "server")
     named = {line["code"] for line in lines if line["what"] == "refused"}
     assert named == {"name"}
-    assert "site-2" not in replays.read_kept(tmp_path / "run").book.members
+    assert "site-2" not in verify.read_saved(tmp_path / "run").state.members
 
 
 def test_seals_of_strangers_and_past_their_day_are_refused(tmp_path, monkeypatch):
@@ -202,8 +203,8 @@ def test_what_answers_nothing_is_dropped(signed, tmp_path):
     """Flower lets a node send the server whatever it likes, in anyone's name."""
     from flwr.app import Message
 
-    desks, keys = signed
-    grid = InProcessGrid(desks)
+    sites, keys = signed
+    grid = InProcessGrid(sites)
     pull = grid.pull_messages
 
     def injected(ids):
@@ -219,7 +220,7 @@ def test_what_answers_nothing_is_dropped(signed, tmp_path):
     register = identity.Register(keys.sites)
     config = config_of(tmp_path, cohort=SITES, rounds=2)
     lead(tmp_path / "run", grid, register, config)
-    assert replays.read_kept(tmp_path / "run").book.round == 2
+    assert verify.read_saved(tmp_path / "run").state.round == 2
     lines = read_audit(tmp_path / "run" / "server")
     assert all(line["what"] != "refused" for line in lines)
 
@@ -242,59 +243,59 @@ def test_marks_tell_every_piece_apart():
 
 
 def test_a_site_answers_nobody_who_would_use_it_alone(clients, tmp_path):
-    desks = sites_of(clients, tmp_path)
-    desks = [desk._replace(least=3) for desk in desks[:1]] + desks[1:]
-    folder = run_in(tmp_path, desks, table="min_clients = 2", cohort=SITES, rounds=2)
+    sites = sites_of(clients, tmp_path)
+    sites = [replace(site, least=3) for site in sites[:1]] + sites[1:]
+    folder = run_in(tmp_path, sites, table="min_clients = 2", cohort=SITES, rounds=2)
     lines = read_audit(folder / "server")
     refused = [line for line in lines if line["what"] == "refused"]
     assert {(line["name"], line["code"]) for line in refused} == {("site-0", "alone")}
-    assert replays.read_kept(folder).book.members["site-0"].version is None
+    assert verify.read_saved(folder).state.members["site-0"].version is None
 
 
 # Coming back, and going.
 
 
 def test_an_old_backup_of_the_server_goes_on_exactly(signed, tmp_path):
-    desks, keys = signed
-    run_signed(tmp_path, desks, keys)
+    sites, keys = signed
+    run_signed(tmp_path, sites, keys)
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    grid = InProcessGrid(desks)
+    grid = InProcessGrid(sites)
     register = identity.Register(keys.sites)
 
     def longer(rounds):
         path = tmp_path / "run" / "config.toml"
         path.write_text(path.read_text().replace("rounds = 2", f"rounds = {rounds}"))
         lead(tmp_path / "run", grid, register)
-        return replays.read_kept(tmp_path / "run")
+        return verify.read_saved(tmp_path / "run")
 
     first = longer(4)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "backup").rename(tmp_path / "run")
     again = longer(4)
-    assert again.book.round == 4
-    assert replays.same_state(first.book, again.book)
-    states = {desk.name: desk.state for desk in desks}
-    assert all(finding.holds for finding in replays.verify(again, states))
+    assert again.state.round == 4
+    assert verify.same_state(first.state, again.state)
+    states = {site.name: site.state for site in sites}
+    assert all(finding.holds for finding in verify.verify(again, states))
 
 
 def test_a_site_whose_key_was_removed_goes_with_its_variate(signed, tmp_path):
-    desks, keys = signed
-    run_signed(tmp_path, desks, keys)
+    sites, keys = signed
+    run_signed(tmp_path, sites, keys)
     keys.remove("site-4")
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace("rounds = 2", "rounds = 3"))
-    grid = InProcessGrid(desks)
+    grid = InProcessGrid(sites)
     register = identity.Register(keys.sites)
     lead(tmp_path / "run", grid, register)
-    kept = replays.read_kept(tmp_path / "run")
-    assert sorted(kept.book.members) == [desk.name for desk in desks[:4]]
-    assert all(finding.holds for finding in replays.verify(kept, {}))
+    saved = verify.read_saved(tmp_path / "run")
+    assert sorted(saved.state.members) == [site.name for site in sites[:4]]
+    assert all(finding.holds for finding in verify.verify(saved, {}))
     lines = read_audit(tmp_path / "run" / "server")
     assert any(line["what"] == "left" and line["name"] == "site-4" for line in lines)
     strange = [line for line in lines if line.get("code") == "stranger"]
     assert strange
-    assert replays.same_state(
-        kept.book, replays.replay(kept, {desk.name: desk for desk in desks})
+    assert verify.same_state(
+        saved.state, verify.replay(saved, {site.name: site for site in sites})
     )
 
 
@@ -383,7 +384,7 @@ def test_a_mistake_with_keys_gets_one_sentence(
 
 def test_links_are_not_followed(tmp_path):
     target = tmp_path / "target"
-    target.write_text("kept")
+    target.write_text("saved")
     (tmp_path / "file").symlink_to(target)
     (tmp_path / "file.part").symlink_to(target)
     with pytest.raises(OSError, match="symbolic"):
@@ -394,7 +395,7 @@ def test_links_are_not_followed(tmp_path):
         durable.create(tmp_path / "file", b"new")
     with pytest.raises(OSError, match="symbolic"):
         durable.append(tmp_path / "file", b"new", 0)
-    assert target.read_text() == "kept"
+    assert target.read_text() == "saved"
     (tmp_path / "folder").symlink_to(tmp_path)
     with pytest.raises(BadValue, match="not a link to one"):
         durable.private(tmp_path / "folder")

@@ -58,7 +58,8 @@ def join(
         stop: asked twice a second whether to stop.
         say: called with a sentence for the user.
     """
-    site.census()  # an unreadable file of rows is reported before a server hears of us
+    # An unreadable file of rows is reported before a server hears of this site.
+    site.introduction()
     farewell, leaving = site.state / FAREWELL, site.state / LEAVING
     farewell.unlink(missing_ok=True)
     leaving.unlink(missing_ok=True)

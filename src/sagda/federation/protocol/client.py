@@ -1,4 +1,8 @@
-"""The client's side: one file, and the rules by which it changes."""
+"""The site's protocol machine: which instructions it obeys, which memory it keeps.
+
+It implements R9 to R12 (see `sagda.federation.protocol`). It is not a site: files, rows
+and algorithms are in `federation.site`, which drives this machine.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,23 +25,23 @@ class Pending(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What a client keeps on its disk; replaced as a whole, or not at all."""
+    """A client's durable state, replaced as a whole or not at all."""
 
     committed: Version | None = None
-    memory: Any = None  # None: the first value, which every client can compute
+    memory: Any = None  # the value of `committed`; None: the first value
     pending: Pending | None = None
-    high: Ticket | None = None  # the largest ticket ever acted upon
-    kept: Any = None  # what passes to the next phase of one round
+    high: Ticket | None = None  # the largest ticket that was acted on
+    carried: Any = None  # passes from one phase of a round to the next
 
 
 class ClientProtocol:
-    """Acts on instructions, each at most once, and never believes more than it may.
+    """Acts on each instruction at most once, and promotes only accepted memories.
 
     Args:
-        cache: what its disk holds.
+        cache: the durable state.
         save: makes a cache durable; returns only when it is.
-        compute: (instruction, memory, kept) -> (payload, new memory, kept).
-        nonce: a fresh random number of 128 bits.
+        compute: (instruction, memory, carried) -> (payload, new memory, carried).
+        nonce: returns a fresh random number of 128 bits.
     """
 
     def __init__(
@@ -50,52 +54,69 @@ class ClientProtocol:
         self.cache = cache
         self.save, self.compute, self.nonce = save, compute, nonce
 
-    def handle(self, told: Instruction) -> Reply | Mismatch | None:
-        """The answer to an instruction; None where it must not be acted upon."""
-        if self.is_old(told):
+    def handle(self, instruction: Instruction) -> Reply | Mismatch | None:
+        """The answer to an instruction; None if it must not be acted on."""
+        if self.is_old(instruction):
             pending = self.cache.pending
-            if pending is not None and pending.version.ticket == told.ticket:
-                return pending.reply  # the same answer again, not another one
+            if pending is not None and pending.version.ticket == instruction.ticket:
+                return pending.reply  # R9: the stored bits, never a second computation
             return None
-        known = self.reconciled(told)
-        if known is None:
-            self.keep(self.cache._replace(high=told.ticket))
-            return Mismatch(told.run, told.config, told.ticket)
-        payload, memory, kept = self.compute(told, known.memory, known.kept)
-        version = Version(told.ticket, self.nonce())
-        about = told.run, told.config, told.ticket, known.committed
-        reply = Reply(*about, version, payload, told.epoch)
+        cache = self.reconciled(instruction)
+        if cache is None:
+            # The ticket is used up, so that the refresh must come under a larger one.
+            self.persist(self.cache._replace(high=instruction.ticket))
+            return Mismatch(
+                run=instruction.run,
+                config=instruction.config,
+                ticket=instruction.ticket,
+            )
+        payload, memory, carried = self.compute(
+            instruction, cache.memory, cache.carried
+        )
+        version = Version(instruction.ticket, self.nonce())
+        reply = Reply(
+            run=instruction.run,
+            config=instruction.config,
+            ticket=instruction.ticket,
+            base=cache.committed,
+            version=version,
+            payload=payload,
+            epoch=instruction.epoch,
+        )
+        # The new memory stays pending: only a later instruction tells whether the
+        # server accepted it (R11).
         pending = Pending(version, memory, reply)
-        self.keep(known._replace(pending=pending, high=told.ticket, kept=kept))
+        self.persist(
+            cache._replace(pending=pending, high=instruction.ticket, carried=carried)
+        )
         return reply
 
-    def is_old(self, told: Instruction) -> bool:
-        """R9: an instruction not after the last one was acted upon, or overtaken."""
-        return self.cache.high is not None and told.ticket <= self.cache.high
+    def is_old(self, instruction: Instruction) -> bool:
+        """R9: whether the ticket is not larger than every ticket before."""
+        return self.cache.high is not None and instruction.ticket <= self.cache.high
 
-    def reconciled(self, told: Instruction) -> Cache | None:
-        """R11: the cache as the server's record decides it; None if it cannot be.
+    def reconciled(self, instruction: Instruction) -> Cache | None:
+        """The cache after the server's record; None if they do not match.
 
-        Memories change here only: what was pending becomes the client's own when the
-        server says that it accepted it, and is dropped when it says it did not.
+        Only this method changes the committed memory.
         """
-        cache = self.cache
-        if told.memory is not None:
+        cache, accepted = self.cache, instruction.accepted
+        if instruction.memory is not None:  # R7: the server sent the memory itself
             return cache._replace(
-                committed=told.accepted, memory=told.memory, pending=None
+                committed=accepted, memory=instruction.memory, pending=None
             )
-        if cache.pending is not None and told.accepted == cache.pending.version:
-            pending = cache.pending
+        pending = cache.pending
+        if pending is not None and accepted == pending.version:  # R11: it was accepted
             return cache._replace(
                 committed=pending.version, memory=pending.memory, pending=None
             )
-        if told.accepted is None:
+        if accepted is None:  # R10: nothing was accepted, or all was reset
             return cache._replace(committed=None, memory=None, pending=None)
-        if told.accepted == cache.committed:
+        if accepted == cache.committed:  # R11: the pending one was not accepted
             return cache._replace(pending=None)
         return None
 
-    def keep(self, cache: Cache) -> None:
+    def persist(self, cache: Cache) -> None:
         """R12: durable before anything is answered."""
         self.save(cache)
         self.cache = cache

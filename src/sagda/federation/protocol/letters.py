@@ -1,4 +1,9 @@
-"""Letters: a note that says what is meant, and parcels with the numbers."""
+"""Letters: what travels between server and sites, as a typed note and its arrays.
+
+A letter is JSON text (the note, the site's number and the terms) and parcels of arrays.
+Nothing in it names a class or a function of ours except the kind of note, which is one
+of `KINDS`. How a letter is carried is the business of a `federation.transport`.
+"""
 
 import hashlib
 import json
@@ -8,24 +13,24 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from sagda.federation.protocol.messages import Instruction, Mismatch, Reply
+from sagda.federation.protocol.messages import Instruction, Mismatch, Reply, Version
 from sagda.federation.protocol.wire import Parcel, Part, Refused
 
-LONGEST = 1 << 16  # characters of a note
+LONGEST = 1 << 16  # characters of a letter's text
 
 
 class Evaluate(NamedTuple):
-    """From the server: measure this point on your rows."""
+    """From the server: evaluate this point on your rows."""
 
     run: str
     config: str
     round: int
-    question: str  # what to measure: see `sagda.federation.site.measure`
+    question: str  # what to measure: see `federation.questions`
     message: Any
 
 
 class Evaluated(NamedTuple):
-    """From a client: what it measured."""
+    """From a site: what it measured."""
 
     run: str
     config: str
@@ -37,64 +42,52 @@ class Evaluated(NamedTuple):
 class Introduce(NamedTuple):
     """From the server: who are you?"""
 
-    nonce: str  # no two are alike, so that no answer fits twice
-    moments: bool = False  # with the moments of your features, to standardise them
+    nonce: str  # fresh for each letter, so that an old answer cannot be replayed
+    moments: bool = False  # include the moments of your features
 
 
 class Introduction(NamedTuple):
-    """From a client: who it is, and what the server must know of its rows."""
+    """From a site: its name, and what the server must know of its rows."""
 
     name: str
     rows: int
     positives: int
     features: int
-    leaving: bool = False
-    mean: tuple[float, ...] = ()  # of every feature, if asked for
+    leaving: bool = False  # the site wants to leave (R13)
+    mean: tuple[float, ...] = ()  # of every feature, if requested
     squares: tuple[float, ...] = ()  # sums of squared distances from the mean
 
     @property
-    def counts(self) -> "Introduction":
-        """Without the moments, which nobody needs once the run is settled."""
+    def without_moments(self) -> "Introduction":
+        """The introduction as the server stores it: the terms contain the moments."""
         return self._replace(mean=(), squares=())
 
 
 class Bye(NamedTuple):
-    """From the server: it is over, or you have left; with the model."""
+    """From the server: the run is over, or you have left; with the model."""
 
     run: str
     config: str
     round: int
-    reason: str
+    reason: str  # done or left
     model: Any
-    calibration: list[float] | None = None  # slope and offset, once they are known
+    calibration: list[float] | None = None  # slope and offset, if known
 
 
 class Thanks(NamedTuple):
-    """From a client: it has read the farewell."""
+    """From a site: it has stored the farewell."""
 
     run: str
     config: str
 
 
 class Fault(NamedTuple):
-    """From a client that could not do its part, or from the transport about it."""
+    """From a site that failed, or from the transport about a site."""
 
     code: str
     text: str
 
 
-Note = (
-    Instruction
-    | Reply
-    | Mismatch
-    | Evaluate
-    | Evaluated
-    | Introduce
-    | Introduction
-    | Bye
-    | Thanks
-    | Fault
-)
 KINDS: dict[str, Any] = {
     kind.__name__.lower(): kind
     for kind in (
@@ -110,32 +103,33 @@ KINDS: dict[str, Any] = {
         Fault,
     )
 }
-NUMBERS = ("message", "memory", "payload", "model")  # the fields that are parcels
+PARCELS = ("message", "memory", "payload", "model")  # fields of notes with arrays
 
 
 class Letter(NamedTuple):
-    """A note with parcels in the place of numbers."""
+    """A message: a typed note, whose arrays are parcels, and its envelope."""
 
     note: Any
-    number: int = 0  # the client's, from which its randomness follows
-    terms: str = ""  # what was agreed on, for a client that keeps nothing
-    mark: bytes = b""  # of a letter that came: its digest, and that of what it answers
+    number: int = 0  # the member's, which its random draws follow from
+    terms: str = ""  # the run's terms, so that a site needs no file to answer
+    mark: bytes = b""  # of an answer: the digest that its seal signs (`mark_of`)
     seal: str = ""  # the sender's signature of the mark
 
     @property
     def parcels(self) -> dict[str, Parcel]:
-        held: dict[str, Any] = {n: getattr(self.note, n, None) for n in NUMBERS}
-        return {name: parcel for name, parcel in held.items() if is_parcel(parcel)}
+        """The arrays of the note, by field."""
+        fields: dict[str, Any] = {n: getattr(self.note, n, None) for n in PARCELS}
+        return {name: value for name, value in fields.items() if is_parcel(value)}
 
     @property
     def bytes(self) -> int:
-        """The numbers themselves, without what is written around them."""
+        """The size of all arrays, without headers and text."""
         parts = [part for parcel in self.parcels.values() for part in parcel.values()]
         return sum(len(part.data) for part in parts)
 
     @property
     def text(self) -> str:
-        """All but the parcels."""
+        """The letter without its parcels, as JSON."""
         note = self.note._replace(**dict.fromkeys(self.parcels))
         kind = type(note).__name__.lower()
         return json.dumps(
@@ -149,37 +143,49 @@ class Letter(NamedTuple):
 
     @classmethod
     def read(cls, text: Any, parcels: Mapping[str, Parcel]) -> "Letter":
-        """The letter, or `Refused`: strangers write, too."""
+        """The letter; raises `Refused` for anything that is not one of ours.
+
+        Text and parcels may come from an attacker.
+        """
         if not isinstance(text, str) or len(text) > LONGEST:
-            raise Refused("format", f"a note must have up to {LONGEST} characters.")
+            raise Refused(
+                "format",
+                f"the text of a letter must have at most {LONGEST} characters.",
+            )
         try:
-            found = json.loads(text)
-            kind = KINDS[found["kind"]]
-            note = adapter(kind).validate_python(found["note"], strict=False)
-            number, terms = found.get("number", 0), found.get("terms", "")
+            content = json.loads(text)
+            kind = KINDS[content["kind"]]
+            note = adapter(kind).validate_python(content["note"], strict=False)
+            number, terms = content.get("number", 0), content.get("terms", "")
             if not (isinstance(number, int) and isinstance(terms, str)):
                 raise Refused("format", "a letter must have a number and terms.")
             if isinstance(note, Fault):
                 note = note._replace(code=known_code(note.code), text=note.text[:200])
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
-            raise Refused("format", "a note must be one of this protocol's.") from None
-        # Numbers come as parcels, and nothing else does.
-        fields = [name for name in NUMBERS if name in note._fields]
-        brought = {name: parcels.get(name) for name in fields}
-        return cls(note._replace(**brought), number, terms)
+            raise Refused(
+                "format", "a letter must hold a note of the protocol."
+            ) from None
+        # Arrays come from parcels only: whatever the text had in these fields is gone,
+        # and a parcel under the name of another field is ignored.
+        fields = [name for name in PARCELS if name in note._fields]
+        arrays = {name: parcels.get(name) for name in fields}
+        return cls(note._replace(**arrays), number, terms)
 
 
+# Codes that a site may give for its own failure.
 CODES = (
     "alone", "ignored", "site", "format", "keys", "dtype", "shape", "size", "nonfinite",
 )  # fmt: skip
 
 
 def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> bytes:
-    """The digest of a letter as it travels; an answer's holds that of the question.
+    """The digest of a letter, which a seal signs.
 
-    Every piece is led by its length, so that no two letters have the same bytes.
+    An answer's digest covers `answers`, the digest of the question, so that the answer
+    cannot be replayed for another question. The length of every piece comes first, so
+    that no two letters have the same bytes.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     pieces = [answers, text.encode()]
     for name, parcel in sorted(parcels.items()):
         pieces.append(f"{name} {len(parcel)}".encode())
@@ -187,18 +193,18 @@ def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> b
             shape = ",".join(map(str, part.shape))
             pieces += [key.encode(), part.dtype.encode(), shape.encode(), part.data]
     for piece in pieces:
-        found.update(len(piece).to_bytes(8, "little"))
-        found.update(piece)
-    return found.digest()
+        digest.update(len(piece).to_bytes(8, "little"))
+        digest.update(piece)
+    return digest.digest()
 
 
 def known_code(code: str) -> str:
-    """Codes are counted and shown: a stranger may not invent them."""
+    """The code, or `site` for one that we do not know: codes are counted and shown."""
     return code if code in CODES else "site"
 
 
 def is_parcel(value: Any) -> bool:
-    """Strangers may have put anything in its place."""
+    """Whether a value is parts by name; messages from outside may hold anything."""
     return isinstance(value, dict) and all(
         isinstance(part, Part) and isinstance(part.data, bytes)
         for part in value.values()
@@ -207,4 +213,10 @@ def is_parcel(value: Any) -> bool:
 
 @cache
 def adapter(kind: Any) -> TypeAdapter:
+    """The validator of a kind of note, built once."""
     return TypeAdapter(kind)
+
+
+def version_of(value: Any) -> Version | None:
+    """A version from its JSON form."""
+    return None if value is None else adapter(Version).validate_python(value)

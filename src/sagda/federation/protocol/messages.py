@@ -1,20 +1,24 @@
-"""What server and clients tell each other, beside the numbers themselves."""
+"""Tickets, versions, and the instructions and replies that carry them.
+
+These are the messages of the two protocol machines. `protocol.letters` has the other
+messages (introductions, evaluations, farewells), and says how all of them travel.
+"""
 
 from typing import Any, NamedTuple
 
 
 class Ticket(NamedTuple):
-    """Names one instruction; later ones compare as larger, for the life of a run."""
+    """Names one instruction. Later tickets compare as larger for the life of a run."""
 
-    incarnation: int  # of the server: each start has a larger one
+    incarnation: int  # of the server; larger at every start (R1)
     counter: int
 
 
 class Version(NamedTuple):
     """Names one value of a client's memory.
 
-    The nonce tells apart values that a client computed twice under one ticket, with its
-    file lost in between.
+    The nonce distinguishes two values that a client computed under one ticket, because
+    it lost its file in between.
     """
 
     ticket: Ticket
@@ -29,29 +33,27 @@ class Instruction(NamedTuple):
     ticket: Ticket
     round: int
     phase: str
-    accepted: (
-        Version | None
-    )  # what the server has of this client; None: the first value
-    message: Any  # all that the algorithm sends down
-    memory: Any = None  # the client's memory itself, after it said that it lost it
-    epoch: int = 0  # how often all memories were set back
-    together: int = 1  # answers below which the server uses none of them
+    accepted: Version | None  # the durable version in the table (R6)
+    message: Any  # what the algorithm broadcasts in this phase
+    memory: Any = None  # the client's memory itself, after a mismatch (R7)
+    epoch: int = 0  # how often all memories were reset (R8)
+    min_clients: int = 1  # with fewer answers the server uses none of them (R4)
 
 
 class Reply(NamedTuple):
-    """From a client: its part, and the memory that it was computed from."""
+    """From a client: the result of its part, and the version that it started from."""
 
     run: str
     config: str
     ticket: Ticket
-    base: Version | None
-    version: Version
+    base: Version | None  # of the memory before
+    version: Version  # of the memory after
     payload: Any
     epoch: int = 0
 
 
 class Mismatch(NamedTuple):
-    """From a client whose memory is not the one that the server has."""
+    """From a client whose memory is not the version in the server's table (R7)."""
 
     run: str
     config: str

@@ -1,4 +1,8 @@
-"""The server's side: the book that a commit makes durable, and who may change it."""
+"""The server's protocol machine: tickets, accepted replies, and the table of members.
+
+It implements R1 to R8 and R13 (see `sagda.federation.protocol`). It runs no algorithm
+and sends nothing: `federation.server.rounds` drives it.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,30 +18,30 @@ from sagda.federation.protocol.messages import (
 
 
 class Member(NamedTuple):
-    """A registered client: its memory, and which version of it that is."""
+    """An entry of the server's table: a client's memory and its version."""
 
     version: Version | None = None
     memory: Any = None  # None: the first value
     missed: int = 0  # rounds in a row in which it was asked and not accepted
-    number: int = 0  # its place in draws, the same for as long as it is a member
+    number: int = 0  # its index in draws, fixed for as long as it is a member
 
 
 class ServerState(NamedTuple):
-    """All that outlives the server: one commit replaces it as a whole."""
+    """The server's durable state; a commit replaces it as a whole (R5)."""
 
     run: str
-    config: str
+    config: str  # the digest of the configuration
     incarnation: int
     round: int
-    state: Any  # without the mean of all memories, which is V over M
-    members: Mapping[str, Member]  # its length is M
-    epoch: int = 0  # how often all memories were set back
-    ledger: Any = None  # what was exchanged so far
+    variables: Any  # the algorithm's state, without the mean of all memories (V / M)
+    members: Mapping[str, Member]  # M of them
+    epoch: int = 0  # how often all memories were reset
+    traffic: Any = None  # what was exchanged so far
     opened: bool = False  # whether the opening exchange is done
 
     @property
     def order(self) -> list[str]:
-        """The members in the order of their numbers, as cohorts are drawn."""
+        """The names of members by number: the order in which cohorts are drawn."""
         return sorted(self.members, key=lambda name: self.members[name].number)
 
 
@@ -45,73 +49,79 @@ class ServerProtocol:
     """Issues tickets, accepts what they allow, and commits rounds.
 
     Args:
-        book: the newest durable book.
-        clock: seconds since the epoch; incarnations follow it, but never fall behind.
-        save: makes a book durable; returns only when it is.
+        state: the newest durable state.
+        clock: seconds since 1970; incarnations follow it, and never go back.
+        save: makes a state durable; returns only when it is.
         check: (phase, payload) -> a refusal, or None if the payload is as specified.
         renew: (phase, memory, payload) -> the client's memory after this reply.
+
+    `accepted` holds the replies of the present exchange. They change nothing until
+    `commit`.
     """
 
     def __init__(
         self,
-        book: ServerState,
+        state: ServerState,
         clock: int,
         save: Callable[[ServerState], None],
         check: Callable[[str, Any], Refusal | None],
         renew: Callable[[str, Any, Any], Any],
     ):
         self.save, self.check, self.renew = save, check, renew
-        self.book = self.born(book, clock)
-        save(self.book)
+        self.state = self.incarnated(state, clock)
+        save(self.state)
         self.counter = 0
         self.live: dict[str, Ticket] = {}
         self.accepted: dict[str, Reply] = {}
         self.lost_memory: set[str] = set()
 
-    def born(self, book: ServerState, clock: int) -> ServerState:
-        """R1: every start has a larger incarnation, durable before the first ticket."""
-        return book._replace(incarnation=max(book.incarnation + 1, clock))
+    def incarnated(self, state: ServerState, clock: int) -> ServerState:
+        """R1: the state with a larger incarnation; `__init__` saves it at once."""
+        return state._replace(incarnation=max(state.incarnation + 1, clock))
 
     def issue(self, name: str, phase: str, message: Any) -> Instruction | None:
-        """R2: a new ticket retires the old one; none for who was accepted already."""
-        if name in self.accepted or name not in self.book.members:
+        """R2: an instruction under a new ticket; None if a reply was accepted."""
+        if name in self.accepted or name not in self.state.members:
             return None
         self.counter += 1
-        self.live[name] = ticket = Ticket(self.book.incarnation, self.counter)
-        member = self.book.members[name]  # R6: only what is durable is told
-        memory = member.memory if name in self.lost_memory else None
+        self.live[name] = ticket = Ticket(self.state.incarnation, self.counter)
+        member = self.state.members[name]  # R6: `state` holds durable versions only
         return Instruction(
-            self.book.run,
-            self.book.config,
-            ticket,
-            self.book.round,
-            phase,
-            member.version,
-            message,
-            memory,
-            self.book.epoch,
+            run=self.state.run,
+            config=self.state.config,
+            ticket=ticket,
+            round=self.state.round,
+            phase=phase,
+            accepted=member.version,
+            message=message,
+            memory=member.memory if name in self.lost_memory else None,  # R7
+            epoch=self.state.epoch,
         )
 
     def receive(self, name: str, phase: str, reply: Reply | Mismatch) -> Refusal | None:
-        """None if the reply is accepted; it then counts once, wholly, at the commit."""
-        if name not in self.book.members:
+        """R3: None if the reply is accepted, else why not.
+
+        The order matters: a mismatch needs a live ticket, or an old one could make the
+        server send a memory.
+        """
+        if name not in self.state.members:
             return Refusal("unknown", f"{name} is not registered.")
-        if reply.run != self.book.run:
-            return Refusal("run", f"{name} answered another run.")
+        if reply.run != self.state.run:
+            return Refusal("run", f"{name} answered for another run.")
         if not self.is_live(name, reply.ticket):
             return Refusal("ticket", f"{name} answered a ticket that is not its last.")
-        if reply.config != self.book.config:
+        if reply.config != self.state.config:
             return Refusal("config", f"{name} has another configuration.")
         if isinstance(reply, Mismatch):
             return self.mismatched(name)
-        if reply.epoch != self.book.epoch:
-            return Refusal("epoch", f"{name} answered before all was set back.")
+        if reply.epoch != self.state.epoch:
+            return Refusal("epoch", f"{name} answered for an epoch before the reset.")
         if self.is_second(name):
-            return Refusal("twice", f"{name} had answered already.")
-        if reply.base != self.book.members[name].version:
-            return Refusal("base", f"{name} started from another memory.")
+            return Refusal("twice", f"{name} has already answered.")
+        if reply.base != self.state.members[name].version:
+            return Refusal("base", f"{name} started from another version.")
         if reply.version.ticket != reply.ticket:
-            return Refusal("version", f"{name} named its memory after another ticket.")
+            return Refusal("version", f"{name} named its version after another ticket.")
         if (refusal := self.check(phase, reply.payload)) is not None:
             return refusal
         self.accepted[name] = reply
@@ -119,31 +129,31 @@ class ServerProtocol:
         return None
 
     def is_live(self, name: str, ticket: Ticket) -> bool:
-        """R3: only the last ticket of a client is good."""
+        """R3: whether this is the client's last ticket."""
         return self.live.get(name) == ticket
 
     def is_second(self, name: str) -> bool:
-        """R3: and only once."""
+        """R3: whether a reply of this client was accepted before."""
         return name in self.accepted
 
     def reject(self, name: str) -> None:
-        """What was accepted is not believed after all; nothing was committed yet."""
+        """Take back an accepted reply, before anything was committed."""
         self.accepted.pop(name, None)
         self.live.pop(name, None)
 
     def mismatched(self, name: str) -> Refusal:
-        """R7: the next instruction brings the memory itself."""
+        """R7: the next instruction carries the memory itself."""
         self.lost_memory.add(name)
-        return Refusal("mismatch", f"{name} has not the memory that the server has.")
+        return Refusal("mismatch", f"{name} does not have the server's version.")
 
     def abandon(self) -> None:
-        """Nothing of this round counts; it is run again with new tickets."""
+        """R4: forget the tickets and replies of this exchange."""
         self.live.clear()
         self.accepted.clear()
 
     def renewed(self, phase: str) -> dict[str, Member]:
-        """The members after this phase, in the order of names."""
-        members = dict(self.book.members)
+        """The members after the accepted replies of this phase, not yet committed."""
+        members = dict(self.state.members)
         for name in sorted(self.accepted):
             reply, before = self.accepted[name], members[name]
             memory = self.renew(phase, before.memory, reply.payload)
@@ -156,70 +166,71 @@ class ServerProtocol:
         asked: Iterable[str],
         answered: Iterable[str],
     ) -> dict[str, Member]:
-        """Who was asked in this round and did not answer has missed one more."""
-        out, here = dict(members), set(answered)
+        """The members with `missed` counted on, or set to 0 for those that answered."""
+        counted, present = dict(members), set(answered)
         for name in asked:
-            if name in out:
-                missed = 0 if name in here else out[name].missed + 1
-                out[name] = out[name]._replace(missed=missed)
-        return out
+            if name in counted:
+                missed = 0 if name in present else counted[name].missed + 1
+                counted[name] = counted[name]._replace(missed=missed)
+        return counted
 
     def commit(
         self,
-        state: Any,
+        variables: Any,
         members: Mapping[str, Member],
         rounds: int = 1,
-        ledger: Any = None,
+        traffic: Any = None,
     ) -> None:
-        """R5: the round's whole outcome becomes durable at once, and only then true.
+        """R5: make the whole outcome of a round durable at once.
 
-        An opening exchange is no round: it commits none.
+        The opening exchange commits 0 rounds.
         """
-        book = self.book._replace(
-            round=self.book.round + rounds,
-            state=state,
+        state = self.state._replace(
+            round=self.state.round + rounds,
+            variables=variables,
             members=dict(members),
-            ledger=ledger,
-            opened=self.book.opened or rounds == 0,
+            traffic=traffic,
+            opened=self.state.opened or rounds == 0,
         )
-        self.save(book)
-        self.book = book
+        self.save(state)
+        self.state = state
         self.abandon()
 
     def join(self, name: str) -> None:
-        """One more member with the first memory: M grows, V does not change."""
-        if name not in self.book.members:
-            taken = [member.number for member in self.book.members.values()]
-            new = Member(number=max(taken, default=-1) + 1)
-            self.change(dict(self.book.members) | {name: new})
+        """Add a member with the first memory: M grows by one."""
+        if name not in self.state.members:
+            taken = [member.number for member in self.state.members.values()]
+            member = Member(number=max(taken, default=-1) + 1)
+            self.change(dict(self.state.members) | {name: member})
 
     def leave(self, name: str) -> None:
-        """R13: the member and its memory go in one commit; M and V both shrink."""
-        if name in self.book.members:
-            members = {k: v for k, v in self.book.members.items() if k != name}
+        """R13: remove the member and its memory in one commit."""
+        if name in self.state.members:
+            members = {k: v for k, v in self.state.members.items() if k != name}
             self.live.pop(name, None)
             self.accepted.pop(name, None)
             self.lost_memory.discard(name)
             self.change(members)
 
     def reset(self) -> None:
-        """A new epoch: every memory is the first one again, in one commit."""
+        """R8: open a new epoch, in which every memory has its first value."""
         self.abandon()
-        fresh = {
+        members = {
             name: member._replace(version=None, memory=None)
-            for name, member in self.book.members.items()
+            for name, member in self.state.members.items()
         }
-        self.change(fresh, epoch=self.book.epoch + 1)
+        self.change(members, epoch=self.state.epoch + 1)
 
-    def change(self, members: Mapping[str, Member], **more: Any) -> None:
-        book = self.book._replace(members=dict(members), **more)
-        self.save(book)
-        self.book = book
+    def change(self, members: Mapping[str, Member], **fields: Any) -> None:
+        """Commit another table of members, and other fields, outside of a round."""
+        state = self.state._replace(members=dict(members), **fields)
+        self.save(state)
+        self.state = state
 
     def absent(self, rounds: int) -> list[str]:
-        """Members that were asked in vain in so many rounds, one after the other."""
+        """Members that did not answer in at least `rounds` rounds in a row."""
         return sorted(
             name
-            for name, member in self.book.members.items()
+            for name, member in self.state.members.items()
             if member.missed >= rounds
         )

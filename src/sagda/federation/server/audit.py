@@ -1,4 +1,8 @@
-"""One line for every message that was accepted or refused, and who comes and goes."""
+"""The audit log: one line for every message accepted or refused, and every change.
+
+With the coordinator's register of keys, a line's `mark` and `seal` prove who said what.
+The log is for people; the run never reads it.
+"""
 
 import datetime
 import json
@@ -10,22 +14,21 @@ from sagda.federation.events import Event
 from sagda.federation.protocol.letters import Letter
 
 FILE = "audit.jsonl"
-HEARD = (Event.ACCEPTED, Event.REFUSED, Event.JOINED, Event.LEFT, Event.RESET)
+LOGGED = (Event.ACCEPTED, Event.REFUSED, Event.JOINED, Event.LEFT, Event.RESET)
 
 
 class Audit:
-    """A file that only grows; several processes may write to it."""
+    """A log file that only grows. Several processes may write to it."""
 
     def __init__(self, folder: Path):
         self.path = folder / FILE
 
     def __call__(self, event: Event, **details: Any) -> None:
-        """Write a line for the events in `HEARD`."""
-        if event not in HEARD:
+        """Write a line for the events in `LOGGED`."""
+        if event not in LOGGED:
             return
         letter = details.pop("letter", None)
         if isinstance(letter, Letter) and letter.mark:
-            # With the register of keys, these two prove who said what.
             details |= {"mark": letter.mark.hex(), "seal": letter.seal}
             for field in ("round", "ticket"):
                 if hasattr(letter.note, field):
@@ -33,6 +36,7 @@ class Audit:
         self.write(event.value, **details)
 
     def write(self, what: str, **details: Any) -> None:
+        """Append a line in one write, so that lines of two processes do not mix."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "what": what, **details}) + "\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -44,6 +48,7 @@ class Audit:
 
 
 def read_audit(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the log in a server's folder, oldest first."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -1,5 +1,10 @@
-"""One more phase: the columns of a history row, measured by the clients."""
+"""The server's half of an evaluation: the columns of a history row, from sites' sums.
 
+`site.measure` has the site's half, and `federation.questions` what both share. An
+evaluation is not a round: it changes no memory, and its bytes are counted apart.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,81 +14,232 @@ from sagda.core import Point
 from sagda.federation.events import Event
 from sagda.federation.plan import on_host
 from sagda.federation.protocol.letters import Evaluate, Evaluated, Letter
-from sagda.federation.protocol.wire import Refused
+from sagda.federation.protocol.wire import Part, Refused, Spec
+from sagda.federation.questions import (
+    BITS,
+    SCORES,
+    ScoreCounts,
+    answer_spec,
+    question_of,
+)
 from sagda.federation.server.rounds import FederatedRounds
-from sagda.federation.site import measure as assess
+from sagda.problems.inner import norm_sq
+from sagda.problems.metrics import COLUMNS
+from sagda.scoring.calibration import calibrated
+
+
+class SiteAnswer(NamedTuple):
+    """A site's means over its own rows, and its rows counted by score."""
+
+    means: Any
+    counts: ScoreCounts | None
 
 
 class Measured(NamedTuple):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
-    columns: dict[str, float]  # of a history row; none if nobody answered
-    counts: list[Any]  # of every client that answered, by score
+    columns: dict[str, float]  # of a history row; empty if nobody answered
+    counts: list[ScoreCounts | None]  # of every site that answered
 
 
 NOTHING = Measured({}, [])
 
 
-def evaluate(server: FederatedRounds, share_losses: bool = False) -> Measured:
-    """What all members that answer see at the present point.
+def evaluate(rounds: FederatedRounds, share_losses: bool = False) -> Measured:
+    """Evaluate the present point at all members that answer.
 
-    Phi takes a second exchange where clients must learn y* first; for DRO the first one
-    sends the losses of single rows, so it is done only if `share_losses`.
+    Phi takes a second exchange where the server must compute y* from sums first. For
+    DRO those sums are the losses of single rows, so sites send them only if
+    `share_losses`.
     """
-    problem, z = server.plan.problem, on_host(server.book.state.z)
-    question = assess.question_of(problem, share_losses)
-    replies = ask(server, question, z, list(server.book.members))
-    if not replies:
+    problem, z = rounds.plan.problem, on_host(rounds.state.variables.z)
+    question = question_of(problem, share_losses)
+    answers = ask(rounds, question, z, list(rounds.state.members))
+    if not answers:
         return NOTHING
-    outer = None
+    at_optimum = None
     if question == "sums":
         with jax.enable_x64(True):
-            y = problem.y_from(assess.mean_of(replies)["sums"])
+            y = problem.y_from(mean_of(answers)["sums"])
         to = lambda a, like: np.asarray(a, like.dtype)
-        best = Point(z.x, jax.tree.map(to, on_host(y), z.y))
-        outer = ask(server, "point", best, list(replies))
-        replies = {name: replies[name] for name in outer}
-        if not replies:
+        optimum = Point(z.x, jax.tree.map(to, on_host(y), z.y))
+        at_optimum = ask(rounds, "point", optimum, list(answers))
+        # f and Phi must be means over the same sites.
+        answers = {name: answers[name] for name in at_optimum}
+        if not answers:
             return NOTHING
-    columns = assess.columns_of(z, question, replies, outer)
-    return Measured(columns, [counts for _, counts in replies.values()])
+    columns = columns_of(z, question, answers, at_optimum)
+    return Measured(columns, [answer.counts for answer in answers.values()])
 
 
 def ask(
-    server: FederatedRounds, question: str, z: Point, names: list[str]
-) -> dict[str, tuple[Any, Any]]:
-    """One exchange: by name, a client's means and its counts of scores."""
-    book, spec = server.book, assess.expected(server.plan, z, question)
-    parcel = server.specs.point.pack(z)
-    look = Evaluate(book.run, book.config, book.round, question, parcel)
-    number = lambda name: book.members[name].number
-    letters = {name: Letter(look, number(name), server.terms) for name in names}
+    rounds: FederatedRounds, question: str, z: Point, names: list[str]
+) -> dict[str, SiteAnswer]:
+    """One exchange: the valid answers by name."""
+    state = rounds.state
+    note = Evaluate(
+        run=state.run,
+        config=state.config,
+        round=state.round,
+        question=question,
+        message=rounds.specs.point.pack(z),
+    )
+    letters = {
+        name: Letter(note, state.members[name].number, rounds.terms) for name in names
+    }
+    spec = answer_spec(rounds.plan, z, question)
     size = sum(letter.bytes for letter in letters.values())
-    framing = server.transport.framing
-    replies = {}
-    server.notify(Event.ASKED, phase="evaluate", names=sorted(names))
-    for name, letter in server.exchange(letters):
+    framing = rounds.transport.framing
+    answers = {}
+    rounds.notify(Event.ASKED, phase="evaluate", names=sorted(names))
+    for name, letter in rounds.exchange(letters):
         size += letter.bytes
         try:
             if name not in letters:
-                raise Refused("late", f"{name} was not asked this.")
-            replies[name] = checked(server, spec, name, question, letter.note)
-            server.notify(Event.ACCEPTED, name=name, phase="evaluate", letter=letter)
+                raise Refused("late", f"{name} was not asked this question.")
+            answers[name] = checked(rounds, spec, name, question, letter.note)
+            rounds.notify(Event.ACCEPTED, name=name, phase="evaluate", letter=letter)
         except Refused as refused:
-            server.refuse(name, refused.refusal, letter)
-    ledger = server.ledger.looked(size)
-    server.ledger = ledger.framed(server.transport.framing - framing)
-    return replies
+            rounds.refuse(name, refused.refusal, letter)
+    traffic = rounds.traffic.evaluated(size)
+    rounds.traffic = traffic.framed(rounds.transport.framing - framing)
+    return answers
 
 
 def checked(
-    server: FederatedRounds, spec: Any, name: str, question: str, note: Any
-) -> tuple[Any, Any]:
+    rounds: FederatedRounds, spec: Spec, name: str, question: str, note: Any
+) -> SiteAnswer:
+    """A site's answer; raises `Refused` if it answers anything else."""
     if not isinstance(note, Evaluated):
+        kind = type(note).__name__
         code, text = getattr(note, "code", "format"), getattr(note, "text", "")
-        raise Refused(code, text or f"{name} answered with a {type(note).__name__}.")
-    book = server.book
-    about = book.run, book.config, book.round, question
-    if (note.run, note.config, note.round, note.question) != about:
-        raise Refused("round", f"{name} measured another point.")
-    return assess.opened(spec, note.payload, server.rows.get(name))
+        raise Refused(code, text or f"{name} answered with a note of kind {kind}.")
+    state = rounds.state
+    expected = state.run, state.config, state.round, question
+    if (note.run, note.config, note.round, note.question) != expected:
+        raise Refused("round", f"{name} evaluated another point.")
+    return read_answer(spec, note.payload, rounds.rows.get(name))
+
+
+def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:
+    """A site's answer; raises `Refused` if it is not as specified.
+
+    `rows` is the number of rows that the site has; its counts must add up to it.
+    """
+    if not isinstance(parcel, dict):
+        raise Refused("format", "a parcel must hold parts by name.")
+    means = {name: part for name, part in parcel.items() if name not in SCORES}
+    tree = spec.unpack(means)
+    if len(means) == len(parcel):
+        return SiteAnswer(tree, None)
+    columns = []
+    for name in SCORES:
+        part = parcel.get(name)
+        if not isinstance(part, Part) or part.dtype != "<i4" or len(part.shape) != 1:
+            raise Refused("format", f"{name} must be one row of integers.")
+        size = part.shape[0]
+        if size < 1 or len(part.data) != 4 * size or (rows and size > rows):
+            raise Refused("size", f"{name} must have 1 to {rows} entries.")
+        columns.append(np.frombuffer(part.data, "<i4").astype(np.int64))
+    if len({len(column) for column in columns}) != 1:
+        raise Refused("shape", "counts by score must have one length.")
+    counts = ScoreCounts(*columns)
+    total = int(counts.positives.sum() + counts.negatives.sum())
+    least = min(counts.positives.min(), counts.negatives.min())
+    if least < 0 or (rows and total != rows):
+        raise Refused("counts", f"counts by score must add up to {rows} rows.")
+    return SiteAnswer(tree, counts)
+
+
+# From answers to columns.
+
+
+def mean_of(answers: Mapping[str, SiteAnswer]) -> Any:
+    """The mean over sites, in the order of their names."""
+    trees = [answers[name].means for name in sorted(answers)]
+    return jax.tree.map(lambda *a: np.mean(a, axis=0), *trees)
+
+
+def columns_of(
+    z: Point,
+    question: str,
+    answers: Mapping[str, SiteAnswer],
+    at_optimum: Mapping[str, SiteAnswer] | None = None,
+) -> dict[str, float]:
+    """The columns of a history row.
+
+    `at_optimum`: the answers at (x, y*), which follow the question "sums".
+    """
+    mean = mean_of(answers)
+    value = lambda tree: float(tree["f"])
+    if question == "quadratic":
+        value = lambda tree: polynomial(tree["f"])(float(z.y))
+    columns = {
+        "f": value(mean),
+        "worst_client_loss": max(value(answer.means) for answer in answers.values()),
+    }
+    with jax.enable_x64(True):
+        if question == "quadratic":
+            columns |= at_best(mean)
+        elif at_optimum is not None:
+            best = mean_of(at_optimum)
+            columns["phi"] = value(best)
+            columns["grad_phi_sq"] = float(norm_sq(best["grad"].x))
+        else:
+            columns["grad_x_sq"] = float(norm_sq(mean["grad"].x))
+            columns["grad_y_sq"] = float(norm_sq(mean["grad"].y))
+    if "phi" in columns:
+        columns["gap"] = columns["phi"] - columns["f"]
+    columns = {name: columns[name] for name in COLUMNS if name in columns}
+    counts = [answer.counts for answer in answers.values() if answer.counts is not None]
+    if len(counts) == len(answers):
+        columns["auc_train"] = pooled_auc(counts)
+    return columns | {"evaluated": len(answers)}
+
+
+def polynomial(f: np.ndarray) -> Callable[[float], float]:
+    """The quadratic through f(-1), f(0) and f(1): the values at `NODES`."""
+    below, at, above = map(float, f)
+    slope, bend = (above - below) / 2, (above + below) / 2 - at
+    return lambda y: at + slope * y + bend * y * y
+
+
+def at_best(mean: Any) -> dict[str, float]:
+    """Phi and its gradient, for f quadratic in y with a gradient in x linear in y."""
+    below, at, above = map(float, mean["f"])
+    bend = above + below - 2 * at
+    if not bend < 0:  # no concave quadratic has these values: some site sent others
+        return {"phi": float("nan"), "grad_phi_sq": float("nan")}
+    y = (below - above) / (2 * bend)
+    grad = jax.tree.map(lambda g: g[0] + y * (g[1] - g[0]), mean["grad"])
+    return {"phi": polynomial(mean["f"])(y), "grad_phi_sq": float(norm_sq(grad))}
+
+
+def calibration_of(counts: list[ScoreCounts]) -> list[float] | None:
+    """Slope and offset of Platt's calibration; None if a score is not finite."""
+    parts = []
+    for score, positives, negatives in counts:
+        # Invert `site.measure.counted`: from ordered integers to single precision.
+        ordered = (score << (32 - BITS)).astype(np.int32)
+        word = np.where(ordered < 0, np.int32(-(2**31)) - ordered, ordered)
+        value = word.view(np.float32).astype(np.float64)
+        if not np.isfinite(value).all():
+            return None
+        parts.append((np.repeat(value, positives), np.ones(positives.sum(), bool)))
+        parts.append((np.repeat(value, negatives), np.zeros(negatives.sum(), bool)))
+    return list(calibrated(parts))
+
+
+def pooled_auc(counts: list[ScoreCounts]) -> float:
+    """The AUC over the rows of all sites; ties count one half."""
+    score, positive, negative = (
+        np.concatenate([columns[i] for columns in counts]) for i in range(3)
+    )
+    _, place = np.unique(score, return_inverse=True)
+    positive = np.bincount(place, positive)
+    negative = np.bincount(place, negative)
+    if not positive.sum() or not negative.sum():
+        return float("nan")
+    below = np.cumsum(negative) - negative
+    won = positive @ (below + negative / 2)
+    return float(won / (positive.sum() * negative.sum()))

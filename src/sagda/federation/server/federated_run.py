@@ -1,342 +1,239 @@
-"""`FederatedRun`: a federation's run from its first site to the farewell."""
+"""A federated run from its first round to the farewell: who takes part, and when.
+
+`FederatedRun` admits and removes members, asks for rounds and evaluations, and waits.
+How a round is computed is in `server.rounds`; how a run starts, in `server.gathering`.
+"""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from sagda.algorithms.costs import PhaseCost, cost
-from sagda.check import BadValue
+from sagda.algorithms.costs import cost
 from sagda.data.datasets import load
 from sagda.data.federation import Table
 from sagda.data.recipe import scaled
 from sagda.federation.events import Event, Notify, nobody
-from sagda.federation.plan import Plan, Specs, on_host
+from sagda.federation.plan import on_host
 from sagda.federation.protocol.letters import Bye, Introduction, Letter
-from sagda.federation.protocol.server import ServerState
-from sagda.federation.server.evaluation import evaluate
-from sagda.federation.server.rounds import FederatedRounds, first_state
-from sagda.federation.server.store import ServerStore, parts_of
-from sagda.federation.site import measure as assess
-from sagda.federation.terms import WIDEST, Options, Terms
+from sagda.federation.server.evaluation import calibration_of, evaluate
+from sagda.federation.server.gathering import POLL, NoClients, SettledRun
+from sagda.federation.server.rounds import FederatedRounds
+from sagda.federation.terms import Options
 from sagda.federation.transport import Transport
 from sagda.problems.metrics import auc
 from sagda.runs.config import Config
 from sagda.scoring.scorer import scored
 
 RETRY = 3.0  # seconds between attempts at a round that failed
-LONG = 10  # rounds asked in vain after which a site is warned about
-PARTING = 30.0  # seconds for a farewell: nothing depends on its answer
-GRACE = 30.0  # seconds for members to come back to a server that was started again
-
-
-class NoClients(Exception):
-    """Too few sites were there for too long; what was done is kept."""
+LONG = 10  # rounds without an answer after which a warning names the site
+PARTING = 30.0  # seconds for a farewell: nothing depends on its answers
+GRACE = 30.0  # seconds for members to come back after a restart of the server
 
 
 class FederatedRun:
-    """Leads a run.
+    """Leads a settled run to its last round.
 
     Args:
-        config: what is run, with one algorithm.
-        options: how the federation goes about it.
-        journal: the server's folder; a run that it holds goes on.
+        config: the run's configuration, with one algorithm.
+        options: the table `[federation]`.
+        settled: terms, state and store: from `gathering.begin` or `gathering.resume`.
         transport: carries the letters.
-        name: of the run, if it is a new one.
-        clock: seconds since the epoch.
+        clock: seconds since 1970.
+        test: rows that the server itself scores at each evaluation.
         notify: is called with every event.
-        sleep: waits for some seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
         self,
         config: Config,
         options: Options,
-        journal: ServerStore,
+        settled: SettledRun,
         transport: Transport,
         *,
-        name: str,
         clock: int,
+        test: Table | None = None,
         notify: Notify = nobody,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self.config, self.options, self.journal = config, options, journal
-        self.transport, self.name, self.clock = transport, name, clock
+        self.config, self.options, self.transport = config, options, transport
+        self.terms, self.store, self.test = settled.terms, settled.store, test
         self.notify, self.sleep = notify, sleep
-        self.census: dict[str, Introduction] = {}
-        self.gone: set[str] = set()  # who wanted to leave before the beginning
-        self.here: set[str] = set()  # who has introduced itself since this start
-        self.test = rows_to_score(options)
-
-    def run(self, reset: Path | None = None) -> FederatedRounds:
-        """All rounds; every commit is durable, so that a later call goes on from it.
-
-        `reset`: a file that asks, while it is there, to set all variates back first.
-        """
-        server = self.resumed() if self.journal.exists else self.begun()
-        self.gather(server)
-        if self.gone:
-            self.farewell(server, sorted(self.gone), "left")
-        if reset is not None and reset.exists():
-            server.records.append({"reset": server.book.epoch + 1})
-            server.server.reset()
-            reset.unlink()
-            self.notify(Event.RESET, epoch=server.book.epoch)
-        last = time.monotonic()
-        while True:
-            opened = server.book.opened or not server.algorithm.opening
-            if opened:
-                self.measure(server)
-            if opened and server.book.round >= self.config.rounds:
-                break
-            self.admit(server)
-            if server.attempt():
-                last = time.monotonic()
-                self.dismiss(server)
-            elif time.monotonic() - last > self.options.wait:
-                raise NoClients(
-                    f"fewer than {self.options.min_clients} sites answered for "
-                    f"{self.options.wait:g} seconds, in round {server.book.round}"
-                )
-            else:
-                self.sleep(RETRY)
-        self.farewell(server, list(server.book.members), "done")
-        self.notify(Event.DONE, round=server.book.round)
-        return server
-
-    # Beginning.
-
-    def begun(self) -> FederatedRounds:
-        """A new run, once enough sites are there."""
-        started = time.monotonic()
-        moments = bool(self.config.standardise)
-        while len(self.census) < self.options.sites:
-            for site in self.transport.arrivals(moments=moments):
-                self.count(site)
-            self.notify(
-                Event.WAITING, names=sorted(self.census), sites=self.options.sites
-            )
-            if time.monotonic() - started > self.options.wait:
-                raise NoClients(
-                    f"{len(self.census)} of {self.options.sites} sites came within "
-                    f"{self.options.wait:g} seconds"
-                )
-            if len(self.census) < self.options.sites:
-                self.sleep(0.25)
-        terms = Terms.settle(self.config, list(self.census.values()))
-        self.census = {name: site.counts for name, site in self.census.items()}
-        plan = terms.plan(self.name)
-        book = first_state(plan, self.census)
-        return self.coordinator(terms, plan, book)
-
-    def count(self, site: Introduction) -> None:
-        """A site that came before the beginning; the first one decides the width."""
-        width = next((s.features for s in self.census.values()), site.features)
-        width = self.options.features or width
-        if site.leaving:
-            self.census.pop(site.name, None)
-            self.here.discard(site.name)
-            self.gone.add(site.name)
-        elif why := self.unfit(site, width):
-            text = f"{site.name} {why}"
-            self.notify(Event.REFUSED, name=site.name, code="census", text=text)
-        else:
-            self.census[site.name] = site
-            self.here.add(site.name)
-
-    def unfit(self, site: Introduction, width: int) -> str | None:
-        """Why a site cannot be there from the beginning, if so."""
-        if site.features != width:
-            return f"has {site.features} features, the others {width}"
-        if site.rows > self.options.max_rows:
-            return f"says it has {site.rows} rows, above `max_rows`"
-        if self.config.standardise and width > WIDEST:
-            return f"has {width} features, `standardise` takes up to {WIDEST}"
-        if self.config.standardise and not site.mean:
-            return "did not tell the moments that `standardise` needs"
-        return None
-
-    def resumed(self) -> FederatedRounds:
-        """Where the journal ends."""
-        found = self.journal.manifest()
-        terms = Terms.read(found["terms"])
-        changed = differences(terms.config, self.config)
-        if changed:
-            raise BadValue(
-                f"{self.journal.folder} holds a run of another configuration, which "
-                f"differs in {', '.join(changed)}; choose another folder with --out."
-            )
-        self.census = {
-            name: Introduction(*site) for name, site in found["census"].items()
-        }
-        plan = terms.plan(found["run"])
-        self.describe(terms, plan, first_state(plan, []))
-        return self.coordinator(terms, plan, self.journal.load(found))
-
-    def describe(self, terms: Terms, plan: Plan, book: ServerState) -> Specs:
-        specs = Specs.of(plan)
-        with jax.enable_x64(plan.float64):
-            first = on_host(plan.algorithm.memory(plan.start()))
-        parts = parts_of(plan, book, specs, first)
-        self.journal.describe(terms.text, self.stored_census, parts)
-        return specs
-
-    @property
-    def stored_census(self) -> dict[str, Any]:
-        return {name: list(site) for name, site in self.census.items()}
-
-    def coordinator(
-        self, terms: Terms, plan: Plan, book: ServerState
-    ) -> FederatedRounds:
-        self.describe(terms, plan, first_state(plan, []))
-        self.terms = terms
-        self.rows = {name: site.rows for name, site in self.census.items()}
+        self.present = set(settled.present)  # sites introduced since this start
+        self.leaving = list(settled.leaving)
+        plan = settled.plan
         z, size = plan.start(), plan.batch_size
-        self.costs: tuple[PhaseCost, ...] = cost(plan.algorithm, z, batch_size=size)
+        self.costs = cost(plan.algorithm, z, batch_size=size)
         self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
-        options = self.options
-        return FederatedRounds(
+        introductions = self.store.introductions
+        self.rounds = FederatedRounds(
             plan,
-            book,
-            self.transport,
-            self.journal.save,
-            terms=terms.text,
-            rows=self.rows,
-            clock=self.clock,
+            settled.state,
+            transport,
+            self.store.save,
+            terms=self.terms.text,
+            rows={name: site.rows for name, site in introductions.items()},
+            clock=clock,
             min_clients=options.min_clients,
             bound=options.bound,
             filter=options.filter,
             faulty=options.faulty,
             factor=options.norm_factor,
-            notify=self.notify,
+            notify=notify,
         )
 
-    # Who is there.
+    def run(self, reset: Path | None = None) -> None:
+        """Run all rounds. Every commit is durable, so that a later run resumes there.
 
-    def gather(self, server: FederatedRounds) -> None:
-        """After a restart members introduce themselves again; wait a while for that."""
+        `reset`: if this file exists, reset all variates first and remove it.
+        """
+        rounds = self.rounds
+        self.wait_for_members()
+        if self.leaving:
+            self.farewell(self.leaving, "left")
+        if reset is not None and reset.exists():
+            rounds.reset()
+            reset.unlink()
+            self.notify(Event.RESET, epoch=rounds.state.epoch)
+        last = time.monotonic()
+        while True:
+            # Before the opening exchange there is no point to evaluate.
+            opened = rounds.state.opened or not rounds.algorithm.opening
+            if opened:
+                self.measure()
+            if opened and rounds.state.round >= self.config.rounds:
+                break
+            self.admit()
+            if rounds.attempt():
+                last = time.monotonic()
+                self.dismiss()
+            elif time.monotonic() - last > self.options.wait:
+                raise NoClients(
+                    f"fewer than {self.options.min_clients} sites answered for "
+                    f"{self.options.wait:g} seconds, in round {rounds.state.round}"
+                )
+            else:
+                self.sleep(RETRY)
+        self.farewell(list(rounds.state.members), "done")
+        self.notify(Event.DONE, round=rounds.state.round)
+
+    # Who takes part.
+
+    def wait_for_members(self) -> None:
+        """After a restart, wait up to `GRACE` seconds for members to come back."""
         started = time.monotonic()
         while time.monotonic() - started < GRACE:
-            self.admit(server)
-            if set(server.book.members) <= self.here:
+            self.admit()
+            members = self.rounds.state.members
+            if set(members) <= self.present:
                 return
-            self.notify(
-                Event.WAITING, names=sorted(self.here), sites=len(server.book.members)
-            )
-            self.sleep(0.25)
+            names = sorted(self.present)
+            self.notify(Event.WAITING, names=names, sites=len(members))
+            self.sleep(POLL)
 
-    def admit(self, server: FederatedRounds) -> None:
-        """Sites that came since the last round join, or leave; the barred go."""
-        for name in self.transport.barred(list(server.book.members)):
-            server.records.append({"left": name})
-            server.server.leave(name)
-            self.notify(Event.LEFT, name=name, why="was removed by the coordinator")
+    def admit(self) -> None:
+        """Let new sites join, let members leave, and remove barred members."""
+        for name in self.transport.barred(list(self.rounds.state.members)):
+            self.remove(name, "was removed by the coordinator")
         for site in self.transport.arrivals():
-            name = site.name
-            known = name in server.book.members
-            self.here.add(name)
+            self.present.add(site.name)
+            member = site.name in self.rounds.state.members
             if site.leaving:
-                if known:
-                    server.records.append({"left": name})
-                    server.server.leave(name)
-                    self.notify(Event.LEFT, name=name)
-                self.farewell(server, [name], "left")
-            elif not known:
-                why = self.terms.fits(site)
-                if site.rows > self.options.max_rows:
-                    why = f"says it has {site.rows} rows, above `max_rows`"
-                if why:
-                    self.notify(
-                        Event.REFUSED, name=name, code="census", text=f"{name} {why}"
-                    )
-                    continue
-                self.census[name], self.rows[name] = site.counts, site.rows
-                self.journal.facts["census"] = self.stored_census
-                server.server.join(name)
-                self.notify(Event.JOINED, name=name)
+                if member:
+                    self.remove(site.name, "left")
+                self.farewell([site.name], "left")
+            elif not member:
+                self.join(site)
 
-    def dismiss(self, server: FederatedRounds) -> None:
-        """Sites that were silent too long go, with their memories, if so configured."""
+    def join(self, site: Introduction) -> None:
+        """Make a site a member, unless it does not fit the terms."""
+        why = self.terms.fits(site)
+        if site.rows > self.options.max_rows:
+            why = f"has {site.rows} rows, above `max_rows`"
+        if why:
+            text = f"{site.name} {why}"
+            self.notify(Event.REFUSED, name=site.name, code="census", text=text)
+            return
+        self.store.introduce(site)  # written by the commit that makes it a member
+        self.rounds.join(site.name, site.rows)
+        self.notify(Event.JOINED, name=site.name)
+
+    def remove(self, name: str, why: str) -> None:
+        """R13: remove a member together with its variate."""
+        self.rounds.remove(name)
+        self.notify(Event.LEFT, name=name, why=why)
+
+    def dismiss(self) -> None:
+        """Remove members after `max_absence` rounds without an answer.
+
+        Without `max_absence`, only warn: a silent member's variate still counts in V.
+        """
         limit = self.options.max_absence
-        for name in server.server.absent(limit or LONG):
+        for name in self.rounds.protocol.absent(limit or LONG):
             if limit is None:
                 self.notify(Event.ABSENT, name=name)
-            elif len(server.book.members) > 1:
-                server.records.append({"left": name})
-                server.server.leave(name)
-                self.notify(
-                    Event.LEFT, name=name, why="was silent too long and is removed"
-                )
+            elif len(self.rounds.state.members) > 1:
+                self.remove(name, "was silent for too long and is removed")
 
-    def farewell(self, server: FederatedRounds, names: list[str], reason: str) -> None:
-        """Tell sites that it is over for them; the model is theirs, too."""
-        book = server.book
-        model = server.specs.point.pack(on_host(book.state.z))
-        told = book.run, book.config, book.round, reason, model
-        bye = Letter(Bye(*told, calibration_in(self.journal)), 0, server.terms)
-        seconds = min(self.options.timeout, PARTING)
-        for _ in server.exchange(dict.fromkeys(names, bye), seconds):
+    def farewell(self, names: list[str], reason: str) -> None:
+        """Send sites the model, and tell them that the run is over for them."""
+        rounds = self.rounds
+        state = rounds.state
+        note = Bye(
+            run=state.run,
+            config=state.config,
+            round=state.round,
+            reason=reason,
+            model=rounds.specs.point.pack(on_host(state.variables.z)),
+            calibration=self.store.calibration(),
+        )
+        letters = dict.fromkeys(names, Letter(note, 0, rounds.terms))
+        for _ in rounds.exchange(letters, min(self.options.timeout, PARTING)):
             pass
 
-    # Measuring.
+    # Evaluation.
 
-    def measure(self, server: FederatedRounds) -> None:
-        """A row of the history, where one is due and not there yet."""
-        t, every = server.book.round, self.config.eval_every
+    def measure(self) -> None:
+        """Commit a row of the history, if one is due in this round and missing."""
+        rounds = self.rounds
+        t, every = rounds.state.round, self.config.eval_every
         if t % every and t != self.config.rounds:
             return
-        if any(row["round"] == t for row in rows_of(self.journal)):
+        if any(row["round"] == t for row in self.store.rows()):
             return
-        seen, counts = evaluate(server, self.options.share_losses)
-        if not seen:
+        columns, counts = evaluate(rounds, self.options.share_losses)
+        if not columns:
             return
         if self.test is not None:
-            seen |= self.tested(server)
-        row = server.ledger.columns(t, self.costs, self.opening) | seen
-        noted: dict[str, Any] = {"row": row}
-        if t == self.config.rounds and None not in counts:
-            noted["calibration"] = assess.calibration_of(counts)
-        server.note(noted)
+            columns |= {"auc_test": self.test_auc(self.test)}
+        row = rounds.traffic.columns(t, self.costs, self.opening) | columns
+        record: dict[str, Any] = {"row": row}
+        known = [site for site in counts if site is not None]
+        if t == self.config.rounds and len(known) == len(counts):
+            record["calibration"] = calibration_of(known)
+        rounds.note(record)
         self.notify(Event.MEASURED, row=row)
 
-    def tested(self, server: FederatedRounds) -> dict[str, float]:
-        """The test rows that the server has itself."""
-        problem, z = server.plan.problem, server.book.state.z
-        assert self.test is not None
-        scaling, rows = self.terms.scaling, self.test
-        if scaling is not None:
-            rows = scaled(rows, scaling)
+    def test_auc(self, test: Table) -> float:
+        """The AUC over the server's own test rows."""
+        problem, z = self.rounds.plan.problem, self.rounds.state.variables.z
+        scaling = self.terms.scaling
+        rows = test if scaling is None else scaled(test, scaling)
         if problem.uses_torch:
             scores = scored(problem, z.x, np.asarray(rows.features))
         else:
             scores = np.asarray(problem.score(z.x, rows))
-        return {"auc_test": auc(scores, np.asarray(self.test.label))}
-
-
-def rows_of(journal: ServerStore) -> list[dict[str, Any]]:
-    """The rows of the history that were committed."""
-    return [record["row"] for record in journal.records() if "row" in record]
-
-
-def calibration_in(journal: ServerStore) -> list[float] | None:
-    """Of the last model, if it was measured."""
-    rows = [record for record in journal.records() if "row" in record]
-    return rows[-1].get("calibration") if rows else None
-
-
-def differences(then: Config, now: Config) -> list[str]:
-    """The keys that differ; a run may be made longer."""
-    a, b = then.model_dump(), now.model_dump()
-    return [key for key in a if a[key] != b[key] and key != "rounds"]
+        return auc(scores, np.asarray(test.label))
 
 
 def rows_to_score(options: Options) -> Table | None:
+    """The rows of the file that `test` names in the table `[federation]`."""
     if options.test is None:
         return None
     if options.test == "a9a":
         return load("a9a").test
-    found = load(options.test, label=options.label, positive=options.positive)
-    return Table(found.train.features, found.train.label)
+    data = load(options.test, label=options.label, positive=options.positive)
+    return Table(data.train.features, data.train.label)

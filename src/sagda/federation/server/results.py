@@ -1,4 +1,8 @@
-"""A federated run in its folder: the server's process from start to end."""
+"""The server's process: a federated run in a run folder, from start to results.
+
+A finished federation leaves the files of a simulated run (`docs/folder.md`), next to
+the server's own folder. The rounds themselves are in `server.federated_run`.
+"""
 
 import contextlib
 import time
@@ -16,15 +20,11 @@ from sagda.core import Point
 from sagda.federation.events import Event
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.audit import Audit
-from sagda.federation.server.federated_run import (
-    FederatedRun,
-    NoClients,
-    calibration_in,
-    rows_of,
-)
+from sagda.federation.server.federated_run import FederatedRun, rows_to_score
+from sagda.federation.server.gathering import Gathering, NoClients, begin, resume
 from sagda.federation.server.rounds import FederatedRounds
-from sagda.federation.server.status import Status
-from sagda.federation.server.store import ServerStore
+from sagda.federation.server.status import StatusFile
+from sagda.federation.server.store import holds_run
 from sagda.federation.terms import read_terms, write_terms
 from sagda.federation.transport import Connect
 from sagda.runs.card import write_card
@@ -35,12 +35,12 @@ from sagda.simulator.devices import keep_programs
 from sagda.simulator.history import History
 
 SERVER = "server"  # the server's own folder in a run's
-RESET = "reset"  # a file in the server's folder: set all variates back, once
-NOBODY = 4  # the exit code for too few clients
+RESET = "reset"  # a file in the server's folder: reset all variates, once
+NOBODY = 4  # the exit code for too few sites
 
 
 class FederatedOutcome(NamedTuple):
-    """What a federated run leaves, in the shape that a simulated one has."""
+    """The result of a federated run, with the fields of a simulated one."""
 
     history: History
     z: Point  # with the one seed as a first axis
@@ -61,22 +61,22 @@ def run_federation(
     name: str,
     config: Path | None = None,
 ) -> None:
-    """Run what `folder/config.toml` says, going on from what is there.
+    """Run what `folder/config.toml` says, from the start or from the last commit.
 
     Args:
         folder: the run folder.
         connect: makes the transport.
         name: of the run, if it is a new one.
-        config: the file to take where the folder has none yet.
+        config: the server's file, used if the folder has none yet.
     """
     path = folder / "config.toml"
     if not path.exists() and config is not None:
         claim(folder, config)
-    chosen, options = read_terms(path)
+    settings, options = read_terms(path)
     home = durable.private(folder / SERVER)
     with patient_lock(home):
         keep_programs(home / "programs")
-        status = Status(home, chosen.rounds, options.sites)
+        status = StatusFile(home, settings.rounds, options.sites)
         audit = Audit(home)
 
         def notify(event: Event, **details: Any) -> None:
@@ -84,34 +84,42 @@ def run_federation(
             status(event, **details)
 
         try:
-            conductor = FederatedRun(
-                chosen,
+            test = rows_to_score(options)
+            transport = connect(options.timeout, notify)
+            if holds_run(home):
+                settled = resume(home, settings)
+            else:
+                settled = begin(
+                    home, Gathering(settings, options, transport, notify), name
+                )
+            run = FederatedRun(
+                settings,
                 options,
-                ServerStore(home),
-                connect(options.timeout, notify),
-                name=name,
+                settled,
+                transport,
                 clock=int(time.time()),
+                test=test,
                 notify=notify,
             )
-            server = conductor.run(home / RESET)
-            write_results(folder, conductor, server)
-        except NoClients as nobody:
-            status.end(NOBODY, f"{nobody}; the same command goes on from there.")
+            run.run(home / RESET)
+            write_results(folder, run)
+        except NoClients as error:
+            status.end(NOBODY, f"{error}; the same command resumes the run.")
             raise
-        except (BadValue, BadKind) as mistake:
-            status.end(2, str(mistake))
+        except (BadValue, BadKind) as error:
+            status.end(2, str(error))
             raise
         status.end(0)
 
 
 @contextlib.contextmanager
 def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
-    """The lock of a folder; a server that was killed may need a moment to be gone."""
+    """Lock a folder, waiting up to `seconds` for a killed server to end."""
     deadline = time.monotonic() + seconds
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         while True:
             try:
-                held.enter_context(durable.lock(folder))
+                stack.enter_context(durable.lock(folder))
                 break
             except BadValue:
                 if time.monotonic() > deadline:
@@ -121,80 +129,81 @@ def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
 
 
 def claim(folder: Path, config: Path) -> None:
-    """Make `folder` this configuration's, or refuse it."""
-    now = read_terms(config)
+    """Claim `folder` for this configuration; raises BadValue if it has other files."""
+    new = read_terms(config)
     path = folder / "config.toml"
     folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        then = read_terms(path)
-        if then != now:
-            pairs = zip(then, now, strict=True)
-            told = [(a.model_dump(), b.model_dump()) for a, b in pairs]
-            keys = [key for a, b in told for key in b if a[key] != b[key]]
-            changed = ", ".join(keys)
+        old = read_terms(path)
+        if old != new:
+            pairs = zip(old, new, strict=True)
+            tables = [(a.model_dump(), b.model_dump()) for a, b in pairs]
+            keys = [key for a, b in tables for key in b if a[key] != b[key]]
             raise BadValue(
                 f"{folder} holds a federation of another configuration, which differs "
-                f"in {changed}; choose another folder with --out."
+                f"in {', '.join(keys)}; choose another folder with --out."
             )
         return
     known = (".lock", SERVER, "sites")
     if any(p.name not in known for p in folder.iterdir()):
         raise BadValue(f"{folder} holds other files; choose another folder with --out.")
-    durable.write(path, write_terms(*now))
+    durable.write(path, write_terms(*new))
 
 
-def write_results(
-    folder: Path, conductor: FederatedRun, server: FederatedRounds
-) -> None:
-    """History, model, recipe, summary and model card, as a simulation leaves them."""
-    rows, seed = rows_of(conductor.journal), conductor.config.seed
+def write_results(folder: Path, run: FederatedRun) -> None:
+    """Write history, model, recipe, summary and model card, as a simulation does."""
+    rows, seed = run.store.rows(), run.config.seed
     if not rows:
         return
     columns = {
         key: np.array([[row.get(key, float("nan")) for row in rows]])
         for key in dict.fromkeys(key for row in rows for key in row)
     }
-    z = jax.tree.map(lambda a: np.asarray(a)[None], server.book.state.z)
-    name = conductor.config.algorithms[0]
+    state, name = run.rounds.state, run.config.algorithms[0]
+    # Simulations have an axis of seeds; a federation has one seed.
+    z = jax.tree.map(lambda a: np.asarray(a)[None], state.variables.z)
     runs = {name: FederatedOutcome(History((seed,), columns), z)}
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": "1"})
     durable.write(folder / "model.safetensors", model)
-    calibration = calibration_in(conductor.journal)
-    recipe = conductor.terms.recipe("label", 1, calibration)
+    recipe = run.terms.recipe("label", 1, run.store.calibration())
     durable.write(folder / RECIPE, durable.as_json(recipe))
-    methods = {name: server.plan.method}
-    split = split_of(conductor.census, list(server.book.members))
-    summary = summary_of(runs, server.book.round, split, methods)
-    summary["federation"] = facts(server)
+    methods = {name: run.rounds.plan.method}
+    split = split_of(run.store.introductions, list(state.members))
+    summary = summary_of(runs, state.round, split, methods)
+    summary["federation"] = facts(run.rounds)
     durable.write(folder / "summary.json", durable.as_json(summary))
     write_card(folder)
 
 
-def split_of(census: dict[str, Introduction], names: list[str]) -> dict[str, Any]:
-    """Who holds how much, as the sites said."""
-    held = [census[name] for name in sorted(names)]
-    positives = [site.positives for site in held]
-    negatives = [site.rows - site.positives for site in held]
-    said = "".join(f"{site.name} {site.rows} {site.positives}\n" for site in held)
+def split_of(
+    introductions: dict[str, Introduction], names: list[str]
+) -> dict[str, Any]:
+    """How the rows are split over the members, as the sites said."""
+    sites = [introductions[name] for name in sorted(names)]
+    lines = "".join(f"{site.name} {site.rows} {site.positives}\n" for site in sites)
     return {
-        "hash": durable.digest(said.encode())[:16],
-        "clients": len(held),
+        "hash": durable.digest(lines.encode())[:16],
+        "clients": len(sites),
         "names": sorted(names),
-        "smallest": min(site.rows for site in held),
-        "largest": max(site.rows for site in held),
-        "labels": {"-1": negatives, "1": positives},
+        "smallest": min(site.rows for site in sites),
+        "largest": max(site.rows for site in sites),
+        "labels": {
+            "-1": [site.rows - site.positives for site in sites],
+            "1": [site.positives for site in sites],
+        },
     }
 
 
-def facts(server: FederatedRounds) -> dict[str, Any]:
-    book, ledger = server.book, server.ledger
+def facts(rounds: FederatedRounds) -> dict[str, Any]:
+    """What summary.json says of the federation."""
+    state, traffic = rounds.state, rounds.traffic
     return {
-        "run": book.run,
-        "incarnation": book.incarnation,
-        "epoch": book.epoch,
-        "members": len(book.members),
-        "refused": ledger.refused,
-        "abandoned": ledger.lost,
-        "framing_bytes": ledger.framing,
+        "run": state.run,
+        "incarnation": state.incarnation,
+        "epoch": state.epoch,
+        "members": len(state.members),
+        "refused": traffic.refused,
+        "abandoned": traffic.lost,
+        "framing_bytes": traffic.framing,
     }

@@ -1,4 +1,9 @@
-"""`FederatedRounds`: the server's part, round by round, over the protocol's machine."""
+"""The server's part of an algorithm, round by round, over a transport.
+
+`FederatedRounds` connects three things: the algorithm's code (`core.run_round`), the
+protocol machine that decides which replies count (`protocol.server`), and a transport.
+It makes no decisions about who takes part: see `server.federated_run`.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,17 +18,17 @@ from sagda.federation import filters
 from sagda.federation.events import Event, Notify, nobody
 from sagda.federation.plan import Plan, Specs, added, on_host, phase_of
 from sagda.federation.protocol.letters import Fault, Letter
-from sagda.federation.protocol.messages import Mismatch, Refusal, Reply
+from sagda.federation.protocol.messages import Instruction, Mismatch, Refusal, Reply
 from sagda.federation.protocol.server import Member, ServerProtocol, ServerState
 from sagda.federation.protocol.wire import Refused
+from sagda.federation.server.store import Record
 from sagda.federation.server.traffic import Traffic
 from sagda.federation.transport import Transport
 from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 
 AROUND = 1 << 20  # bytes of an answer that are not arrays
-Record = dict[str, Any]
-# Refusals that only a false answer gets: fewer liars are left for a filter to find.
+# Refusals that only a false answer gets. Multi-Krum then has fewer liars left to find.
 POISON = (
     "nonfinite", "norm", "format", "keys", "dtype", "shape", "size", "unsigned",
     "stranger", "signature", "name", "run", "config", "version",
@@ -31,55 +36,89 @@ POISON = (
 
 
 class TooFew(Exception):
-    """A phase ended with fewer answers than a round needs."""
+    """A phase ended with fewer answers than a round needs (R4)."""
 
 
 def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
-    """A run at its start: numbers follow the order of names."""
+    """The server's state before round 0. Members are numbered in the order of names."""
     members = {name: Member(number=i) for i, name in enumerate(sorted(names))}
-    algorithm, z = plan.algorithm, plan.start()
-    with jax.enable_x64(plan.float64):
-        state = on_host(algorithm.init(z))
-    if algorithm.mean is not None:
-        state = state._replace(**{algorithm.mean: None})
-    return ServerState(plan.run, plan.config, 0, 0, state, members, ledger=Traffic())
+    return ServerState(
+        run=plan.run,
+        config=plan.config,
+        incarnation=0,
+        round=0,
+        variables=plan.initial_variables(),
+        members=members,
+        traffic=Traffic(),
+    )
 
 
 def largest_answer(specs: Specs, rows: Mapping[str, int]) -> int:
-    """Bytes: a phase's reply or the counts of every row's score, and the framing."""
+    """The bytes that one answer may have: a reply, or counts by score of every row."""
     phases = max(spec.bytes for spec in specs.up.values())
     rows_of_largest = max(rows.values(), default=0)
     return AROUND + 2 * max(phases, specs.point.bytes) + 64 * rows_of_largest
 
 
-def floats(tree: Any) -> list[np.ndarray]:
-    arrays = [np.asarray(a) for a in jax.tree.leaves(tree)]
-    return [a for a in arrays if a.dtype.kind == "f"]
+def finite(tree: Any) -> bool:
+    """Whether no float of a tree is NaN or infinite."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "f")
+
+
+def mean(*arrays: np.ndarray) -> np.ndarray:
+    """The mean in double precision, rounded to the arrays' own type.
+
+    Callers give arrays in the order of names, so the order of arrival changes no bit
+    (R5).
+    """
+    return (added(*arrays) / len(arrays)).astype(arrays[0].dtype)
+
+
+class Exchanges:
+    """The exchanges of one attempt at a round: who is asked, and who was accepted."""
+
+    def __init__(self, asked: list[str] | None):
+        self.asked = asked  # in the present phase; None: a cohort is still to be drawn
+        self.ever: set[str] = set(asked or ())  # in any phase of this attempt
+        self.accepted: dict[str, list[str]] = {}  # names by phase, sorted
+
+    def ask(self, names: list[str]) -> None:
+        """Ask another cohort from here on."""
+        self.asked = names
+        self.ever.update(names)
+
+    def accept(self, phase: str, names: Iterable[str]) -> list[str]:
+        """Only those that were accepted are asked in the next phase of this attempt."""
+        self.asked = self.accepted[phase] = sorted(names)
+        return self.asked
 
 
 class FederatedRounds:
-    """Rounds over a transport.
+    """Runs rounds over a transport, each committed before the next one starts.
 
     Args:
-        plan: what was agreed on.
-        book: where to begin, or to go on.
-        transport: how letters travel.
-        save: (book, records) makes both durable at once; records say what was done.
-        terms: what clients are told of the plan.
-        rows: by name, the rows of a client, where known: for counting samples.
-        clock: seconds since the epoch.
-        min_clients: answers that every phase of a round needs, one or more.
-        bound: on the length of a reply, or None.
-        filter: which answers are believed: see `sagda.federation.filters`.
-        faulty: how many may be false, for multi-krum.
-        factor: times the usual length that an answer may have.
+        plan: the settled run.
+        state: the server's state to start or resume from.
+        transport: carries the letters.
+        save: (state, records) makes both durable at once.
+        terms: the terms that every letter to a site contains.
+        rows: the number of rows by site, where known. It counts samples and bounds the
+            size of answers.
+        clock: seconds since 1970.
+        min_clients: accepted answers that every phase of a round needs.
+        bound: the largest Euclidean norm of a reply, or None.
+        filter: which answers are used: see `federation.filters`.
+        faulty: the number of sites that may lie, for multi-krum.
+        factor: how many times longer than the median an answer may be.
         notify: is called with every event.
+        cohort: (phase) -> the names to ask, in place of the draw by the run's seed.
     """
 
     def __init__(
         self,
         plan: Plan,
-        book: ServerState,
+        state: ServerState,
         transport: Transport,
         save: Callable[[ServerState, list[Record]], None],
         *,
@@ -92,34 +131,42 @@ class FederatedRounds:
         faulty: int = 0,
         factor: float = 30.0,
         notify: Notify = nobody,
+        cohort: Callable[[Phase], list[str]] | None = None,
     ):
         plan.check()
         self.plan, self.specs, self.transport = plan, Specs.of(plan), transport
-        self.terms, self.rows, self.notify = terms, rows or {}, notify
+        self.terms, self.rows, self.notify = terms, dict(rows or {}), notify
         self.min_clients, self.bound = min_clients, bound
         self.filter, self.faulty, self.factor = filter, faulty, factor
-        self.algorithm = plan.algorithm
-        with jax.enable_x64(plan.float64):
-            self.first = on_host(self.algorithm.memory(plan.start()))
-        self.stateful = bool(jax.tree.leaves(self.first))
-        self.records: list[Record] = []
-        self.sifted: set[str] = set()  # left out by the filter in this attempt
+        self.algorithm, self.first = plan.algorithm, plan.initial_memory()
+        self.has_memory = bool(jax.tree.leaves(self.first))
+        self.records: list[Record] = []  # of the next commit
+        self.filtered: set[str] = set()  # left out by the filter in this attempt
         self.failed = 0  # attempts at the present round that were abandoned
-        self.ledger: Traffic = book.ledger or Traffic()
-        self.keep = save
-        self.server = ServerProtocol(book, clock, self.save, self.look_at, self.renew)
+        self.traffic: Traffic = state.traffic or Traffic()
+        self.cohort = self.draw if cohort is None else cohort
+        self.save_with_records = save
+        self.protocol = ServerProtocol(state, clock, self.save, self.check, self.renew)
 
     @property
-    def book(self) -> ServerState:
-        return self.server.book
+    def state(self) -> ServerState:
+        """The newest durable state."""
+        return self.protocol.state
 
-    # What the machine asks for.
+    @property
+    def variables(self) -> Any:
+        """The algorithm's state, with the mean of all memories if it has one."""
+        return self.with_mean(self.state.variables, self.state.members)
 
-    def save(self, book: ServerState) -> None:
-        self.keep(book, self.records)
+    # What the protocol machine calls.
+
+    def save(self, state: ServerState) -> None:
+        """Make a state durable, together with the records since the last commit."""
+        self.save_with_records(state, self.records)
         self.records = []
 
-    def look_at(self, phase: str, parcel: Any) -> Refusal | None:
+    def check(self, phase: str, parcel: Any) -> Refusal | None:
+        """R3: why a payload is refused, if it is."""
         try:
             self.specs.up[phase].unpack(parcel, self.bound)
         except Refused as refused:
@@ -127,204 +174,242 @@ class FederatedRounds:
         return None
 
     def renew(self, phase: str, memory: Any, parcel: Any) -> Any:
-        if not self.stateful:
+        """A member's memory after its reply: the algorithm's own rule."""
+        if not self.has_memory:
             return None
-        own = phase_of(self.algorithm, phase)
         memory = self.first if memory is None else memory
+        reply = self.specs.up[phase].unpack(parcel)
         with jax.enable_x64(self.plan.float64):
-            return on_host(own.renew(memory, self.specs.up[phase].unpack(parcel)))
+            return on_host(phase_of(self.algorithm, phase).renew(memory, reply))
 
     # Rounds.
 
     def run(self, rounds: int, attempts: int = 5) -> Any:
-        """The server's state after `rounds` rounds in all; a failed one is repeated.
+        """The algorithm's state after `rounds` rounds in total.
 
-        `TooFew` if one fails that many times; what was committed before stays.
+        Raises `TooFew` if one round is abandoned `attempts` times. Committed rounds
+        stay.
         """
         left = attempts
-        while self.book.round < rounds:
+        while self.state.round < rounds:
             left = attempts if self.attempt() else left - 1
             if not left:
                 raise TooFew(
-                    f"round {self.book.round} failed {attempts} times: fewer than "
+                    f"round {self.state.round} failed {attempts} times: fewer than "
                     f"{self.min_clients} clients answered."
                 )
-        return self.state
-
-    @property
-    def state(self) -> Any:
-        """The server's state, with the mean of all memories where it has one."""
-        return self.with_mean(self.book.state, self.book.members)
+        return self.variables
 
     def attempt(self) -> bool:
-        """One round, or first the opening; False if abandoned, and nothing changed."""
-        if not self.book.members:
+        """Run and commit one round (before round 0 the opening, if there is one).
+
+        Returns False if the round was abandoned, and changed nothing (R4).
+        """
+        if not self.state.members:
             return False
-        opening = bool(self.algorithm.opening) and not self.book.opened
-        phases = self.algorithm.opening if opening else self.algorithm.phases
-        t, started = self.book.round, time.monotonic()
-        asked: list[str] | None = self.book.order if opening else None
-        ever: set[str] = set(asked or ())  # asked in this round
-        accepted_in: dict[str, list[str]] = {}
-        self.sifted.clear()
-
-        def exchange(phase: Phase, message: Any, carry: Any) -> Any:
-            nonlocal asked
-            if not opening and (asked is None or phase.resample):
-                asked = self.cohort(phase)
-                ever.update(asked)
-            accepted = self.ask(phase.name, on_host(message), asked or [])
-            if len(accepted) < self.min_clients:
-                raise TooFew
-            asked = accepted_in[phase.name] = sorted(accepted)
-            spec = self.specs.up[phase.name]
-            replies = [spec.unpack(accepted[name].payload) for name in asked]
-            share = len(replies) / len(self.book.members)
-            return jax.tree.map(self.mean, *replies), share, phase.name
-
+        t, started = self.state.round, time.monotonic()
+        opening = bool(self.algorithm.opening) and not self.state.opened
+        # Every member takes part in the opening; cohorts are drawn in rounds.
+        exchanges = Exchanges(self.state.order if opening else None)
+        self.filtered.clear()
         try:
-            with jax.enable_x64(self.plan.float64):
-                now = jnp.asarray(t, jnp.int32)
-                project = self.plan.problem.project
-                state, last = run_round(
-                    phases, self.state, exchange, None, project, now
-                )
-                members = dict(self.book.members)
-                if self.stateful:
-                    members = self.server.renewed(last)
-            if not all(np.isfinite(a).all() for a in floats((state, members))):
-                self.notify(Event.DIVERGED, round=t)
-                raise TooFew
+            variables, members = self.compute(opening, exchanges)
         except TooFew:
-            self.server.abandon()
+            self.protocol.abandon()
             self.failed += 1
-            self.ledger = self.ledger.lose()
+            self.traffic = self.traffic.abandoned()
             self.notify(Event.ABANDONED, round=t)
             return False
-        if self.algorithm.mean is not None:
-            state = state._replace(**{self.algorithm.mean: None})
-        heard = [*accepted_in[last], *self.sifted]  # who is not believed was there
-        members = self.server.attended(members, ever, heard)
-        self.ledger = self.ledger.spend(time.monotonic() - started)
+        self.traffic = self.traffic.spent(time.monotonic() - started)
         self.records.append(
             {
                 "round": None if opening else t,
-                "epoch": self.book.epoch,
-                "members": {n: m.number for n, m in self.book.members.items()},
-                "accepted": accepted_in,
+                "epoch": self.state.epoch,
+                "members": {n: m.number for n, m in self.state.members.items()},
+                "accepted": exchanges.accepted,
             }
         )
-        self.failed, rounds = 0, 0 if opening else 1
-        self.server.commit(on_host(state), members, rounds, self.ledger)
-        self.notify(Event.COMMITTED, round=self.book.round, accepted=accepted_in)
+        self.failed = 0
+        self.protocol.commit(variables, members, 0 if opening else 1, self.traffic)
+        self.notify(
+            Event.COMMITTED, round=self.state.round, accepted=exchanges.accepted
+        )
         return True
 
-    def cohort(self, phase: Phase) -> list[str]:
-        """S_t; a round that is repeated draws another one, lest it wait for ever."""
-        order, root = self.book.order, root_key(self.plan.seed)
+    def compute(
+        self, opening: bool, exchanges: Exchanges
+    ) -> tuple[Any, dict[str, Member]]:
+        """The algorithm's state and the members after a round, not yet committed."""
+        algorithm, t = self.algorithm, self.state.round
+        phases = algorithm.opening if opening else algorithm.phases
+
+        def exchange(phase: Phase, message: Any, carry: Any) -> Any:
+            # `run_round` calls this once a phase: broadcast in, mean of replies out.
+            if exchanges.asked is None or (phase.resample and not opening):
+                exchanges.ask(self.cohort(phase))
+            asked = exchanges.asked or []
+            accepted = self.ask(phase.name, on_host(message), asked)
+            if len(accepted) < self.min_clients:
+                raise TooFew
+            names = exchanges.accept(phase.name, accepted)
+            spec = self.specs.up[phase.name]
+            replies = [spec.unpack(accepted[name].payload) for name in names]
+            share = len(replies) / len(self.state.members)
+            return jax.tree.map(mean, *replies), share, phase.name
+
+        with jax.enable_x64(self.plan.float64):
+            now = jnp.asarray(t, jnp.int32)
+            project = self.plan.problem.project
+            variables, last = run_round(
+                phases, self.variables, exchange, None, project, now
+            )
+            members = dict(self.state.members)
+            if self.has_memory:
+                members = self.protocol.renewed(last)
+        if not finite((variables, members)):
+            self.notify(Event.DIVERGED, round=t)
+            raise TooFew
+        if algorithm.mean is not None:
+            # V is computed from the table at each commit, never carried along.
+            variables = variables._replace(**{algorithm.mean: None})
+        # A site whose answer was filtered did answer: it is not absent.
+        answered = [*exchanges.accepted[last], *self.filtered]
+        members = self.protocol.attended(members, exchanges.ever, answered)
+        return on_host(variables), members
+
+    def draw(self, phase: Phase) -> list[str]:
+        """S_t: the cohort that the run's seed draws.
+
+        A repeated round draws another one, or it would wait for the same absent sites.
+        """
+        order, root = self.state.order, root_key(self.plan.seed)
         if self.failed:
             root = key_of(root, "attempt", self.failed)
         m = min(self.plan.cohort, len(order))
-        ids = cohort_of(root, self.book.round, phase, len(order), m)
+        ids = cohort_of(root, self.state.round, phase, len(order), m)
         return [order[i] for i in np.asarray(ids)]
 
+    # Exchanges.
+
     def ask(self, phase: str, message: Any, names: list[str]) -> dict[str, Reply]:
-        """One exchange; who lost its memory is sent it and asked once more."""
-        self.server.abandon()
-        caught: set[str] = set()
+        """One exchange: the accepted replies by name.
+
+        A site with a mismatch is sent its memory, and asked a second time (R7).
+        """
+        self.protocol.abandon()
+        liars: set[str] = set()  # refused for an answer that only a liar gives
         parcel = self.specs.down[phase].pack(message)
         for _ in range(2):
             letters = {}
             for name in names:
-                told = self.server.issue(name, phase, parcel)
-                if told is not None:
-                    if told.memory is not None:
-                        told = told._replace(memory=self.specs.memory.pack(told.memory))
-                    number = self.book.members[name].number
-                    told = told._replace(together=self.min_clients)
-                    letters[name] = Letter(told, number, self.terms)
+                instruction = self.protocol.issue(name, phase, parcel)
+                if instruction is not None:
+                    letters[name] = self.letter(name, instruction)
             self.notify(Event.ASKED, phase=phase, names=sorted(letters))
             for name, letter in self.counted(phase, letters):
-                note = letter.note
-                if isinstance(note, Reply | Mismatch):
-                    refusal = self.server.receive(name, phase, note)
-                elif isinstance(note, Fault):
-                    refusal = Refusal(*note)
-                else:
-                    kind = type(note).__name__
-                    refusal = Refusal("format", f"{name} answered with a {kind}.")
+                refusal = self.receive(name, phase, letter)
                 if refusal is None:
-                    self.ledger = self.ledger.replied(phase)
+                    self.traffic = self.traffic.replied(phase)
                     self.notify(Event.ACCEPTED, name=name, phase=phase, letter=letter)
                 else:
                     self.refuse(name, refusal, letter)
                     if refusal.code in POISON:
-                        caught.add(name)
-            names = [name for name in names if name in self.server.lost_memory]
+                        liars.add(name)
+            names = [name for name in names if name in self.protocol.lost_memory]
             if not names:
                 break
-        self.sift(phase, len(caught))
-        return dict(self.server.accepted)
+        self.leave_out(phase, len(liars))
+        return dict(self.protocol.accepted)
 
-    def sift(self, phase: str, caught: int) -> None:
-        """Leave out what the filter does not believe; it was never accepted.
+    def letter(self, name: str, instruction: Instruction) -> Letter:
+        """An instruction as a letter, its memory packed."""
+        memory = instruction.memory
+        if memory is not None:
+            memory = self.specs.memory.pack(memory)
+        note = instruction._replace(memory=memory, min_clients=self.min_clients)
+        return Letter(note, self.state.members[name].number, self.terms)
 
-        `caught`: liars that were refused already; fewer are left to be found.
+    def receive(self, name: str, phase: str, letter: Letter) -> Refusal | None:
+        """None if the letter is a reply that the protocol accepts, else why not."""
+        note = letter.note
+        if isinstance(note, Reply | Mismatch):
+            return self.protocol.receive(name, phase, note)
+        if isinstance(note, Fault):
+            return Refusal(note.code, note.text)
+        kind = type(note).__name__
+        return Refusal("format", f"{name} answered with a note of kind {kind}.")
+
+    def leave_out(self, phase: str, liars: int) -> None:
+        """Take back the accepted replies that the filter does not believe.
+
+        `liars` were refused before, so multi-krum must find fewer. To leave a reply out
+        is exact: the member's old v_i stays in V, and its site drops the pending one
+        (R11).
         """
-        accepted, spec = self.server.accepted, self.specs.up[phase]
-        faulty = max(0, self.faulty - caught)
+        accepted, spec = self.protocol.accepted, self.specs.up[phase]
+        faulty = max(0, self.faulty - liars)
         if len(accepted) < filters.least(self.filter, faulty):
             raise TooFew
         replies = {name: spec.unpack(accepted[name].payload) for name in accepted}
-        out = filters.left_out(self.filter, faulty, self.factor, replies)
-        for name, why in out.items():
-            self.server.reject(name)
-            self.sifted.add(name)
+        reasons = filters.left_out(self.filter, faulty, self.factor, replies)
+        for name, why in reasons.items():
+            self.protocol.reject(name)
+            self.filtered.add(name)
             self.refuse(name, Refusal("filtered", why))
 
-    def note(self, record: Record) -> None:
-        """Make a record durable, and the ledger with it."""
-        self.records.append(record)
-        self.server.change(self.book.members, ledger=self.ledger)
-
     def refuse(self, name: str, refusal: Refusal, letter: Letter | None = None) -> None:
-        self.ledger = self.ledger.refuse(refusal.code)
+        """Count a refused answer and notify the listener."""
+        self.traffic = self.traffic.refusal(refusal.code)
         code, text = refusal
         self.notify(Event.REFUSED, name=name, code=code, text=text, letter=letter)
 
-    def counted(self, phase: str, letters: Mapping[str, Letter]) -> Iterable[Any]:
-        """An exchange, with what it sends and brings in the ledger."""
+    def counted(
+        self, phase: str, letters: Mapping[str, Letter]
+    ) -> Iterator[tuple[str, Letter]]:
+        """An exchange whose letters are counted in `traffic`."""
         framing = self.transport.framing
         for name, letter in letters.items():
-            self.ledger = self.ledger.sent(phase, letter.bytes, self.rows.get(name, 0))
+            rows = self.rows.get(name, 0)
+            self.traffic = self.traffic.sent(phase, letter.bytes, rows)
         for name, letter in self.exchange(letters):
-            self.ledger = self.ledger.came(letter.bytes)
+            self.traffic = self.traffic.received(letter.bytes)
             yield name, letter
-        self.ledger = self.ledger.framed(self.transport.framing - framing)
+        self.traffic = self.traffic.framed(self.transport.framing - framing)
 
     def exchange(
         self, letters: Mapping[str, Letter], seconds: float | None = None
     ) -> Iterator[tuple[str, Letter]]:
-        """Send letters through the transport, which bounds the answers' size."""
+        """Send letters through the transport, which bounds the size of answers."""
         largest = largest_answer(self.specs, self.rows)
         return self.transport.exchange(letters, largest=largest, seconds=seconds)
 
-    # Means.
+    # Commits outside of rounds.
 
-    def mean(self, *arrays: np.ndarray) -> np.ndarray:
-        """In the order of names and in double precision, so that arrival is nothing."""
-        return (added(*arrays) / len(arrays)).astype(arrays[0].dtype)
+    def note(self, record: Record) -> None:
+        """Commit a record, together with the traffic so far."""
+        self.records.append(record)
+        self.protocol.change(self.state.members, traffic=self.traffic)
 
-    def memories(self, members: Mapping[str, Member]) -> list[Any]:
-        """Every member's memory, in the order of names."""
-        held = [members[name].memory for name in sorted(members)]
-        return [self.first if memory is None else memory for memory in held]
+    def join(self, name: str, rows: int) -> None:
+        """Add a member that has `rows` rows."""
+        self.rows[name] = rows
+        self.protocol.join(name)
 
-    def with_mean(self, state: Any, members: Mapping[str, Member]) -> Any:
-        """The mean of all memories from the table itself: V over M, never a drift."""
+    def remove(self, name: str) -> None:
+        """R13: remove a member with its v_i, and record it."""
+        self.records.append({"left": name})
+        self.protocol.leave(name)
+
+    def reset(self) -> None:
+        """R8: set every v_i back to its first value, and record it."""
+        self.records.append({"reset": self.state.epoch + 1})
+        self.protocol.reset()
+
+    def with_mean(self, variables: Any, members: Mapping[str, Member]) -> Any:
+        """The algorithm's state with V / M from the table itself, so without drift."""
         field = self.algorithm.mean
         if field is None or not members:
-            return state
-        return state._replace(
-            **{field: jax.tree.map(self.mean, *self.memories(members))}
-        )
+            return variables
+        memories = [members[name].memory for name in sorted(members)]
+        memories = [self.first if memory is None else memory for memory in memories]
+        return variables._replace(**{field: jax.tree.map(mean, *memories)})

@@ -1,4 +1,8 @@
-"""What a federated run has exchanged so far, counted on the letters themselves."""
+"""Counts of what a federated run has exchanged, made from the letters themselves.
+
+The simulator computes the same columns from traced programs (`simulator.recorder`).
+Here they are counted, so that failed rounds and refused answers are included.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,50 +14,59 @@ from sagda.simulator.rounds import Tally
 
 
 def plus(counts: dict[str, int], key: str, number: int = 1) -> dict[str, int]:
+    """The counts with one of them increased."""
     return counts | {key: counts.get(key, 0) + number}
 
 
 class Traffic(NamedTuple):
-    """Totals over all clients; bytes are those of the numbers alone."""
+    """Totals over all sites; byte counts are those of the arrays alone."""
 
     down: int = 0
     up: int = 0
-    looks: int = 0  # of evaluations, both directions
-    framing: int = 0  # what was written around all of them
+    evaluation: int = 0  # bytes of evaluations, both directions
+    framing: int = 0  # bytes that are not arrays, both directions
     lost: int = 0  # rounds that were abandoned
     seconds: float = 0.0  # in rounds that were committed
-    asked: dict[str, int] = {}  # noqa: RUF012 # never changed in place
-    answers: dict[str, int] = {}  # noqa: RUF012
-    rows: dict[str, int] = {}  # noqa: RUF012 # of those who were asked, added up
-    refused: dict[str, int] = {}  # noqa: RUF012 # by reason
+    asked: dict[str, int] = {}  # noqa: RUF012 # by phase; never changed in place
+    answers: dict[str, int] = {}  # noqa: RUF012 # by phase
+    rows: dict[str, int] = {}  # noqa: RUF012 # by phase, summed over the sites asked
+    refused: dict[str, int] = {}  # noqa: RUF012 # by code
 
     def sent(self, phase: str, size: int, rows: int) -> "Traffic":
+        """With an instruction to a site of `rows` rows."""
         return self._replace(
             down=self.down + size,
             asked=plus(self.asked, phase),
             rows=plus(self.rows, phase, rows),
         )
 
-    def came(self, size: int) -> "Traffic":
+    def received(self, size: int) -> "Traffic":
+        """With the arrays of an answer, accepted or not."""
         return self._replace(up=self.up + size)
 
     def replied(self, phase: str) -> "Traffic":
+        """With an accepted reply."""
         return self._replace(answers=plus(self.answers, phase))
 
-    def refuse(self, code: str) -> "Traffic":
+    def refusal(self, code: str) -> "Traffic":
+        """With a refused answer."""
         return self._replace(refused=plus(self.refused, code))
 
-    def lose(self) -> "Traffic":
+    def abandoned(self) -> "Traffic":
+        """With a round that was abandoned."""
         return self._replace(lost=self.lost + 1)
 
-    def spend(self, seconds: float) -> "Traffic":
+    def spent(self, seconds: float) -> "Traffic":
+        """With the time of a committed round."""
         return self._replace(seconds=self.seconds + seconds)
 
     def framed(self, size: int) -> "Traffic":
+        """With bytes that are not arrays."""
         return self._replace(framing=self.framing + size)
 
-    def looked(self, size: int) -> "Traffic":
-        return self._replace(looks=self.looks + size)
+    def evaluated(self, size: int) -> "Traffic":
+        """With the arrays of an evaluation."""
+        return self._replace(evaluation=self.evaluation + size)
 
     def columns(
         self,
@@ -61,7 +74,7 @@ class Traffic(NamedTuple):
         phases: tuple[PhaseCost, ...],
         opening: tuple[PhaseCost, ...],
     ) -> dict[str, Any]:
-        """The counting columns of a history row."""
+        """The counting columns of a history row, as a simulated run has them."""
 
         def tally(costs: tuple[PhaseCost, ...]) -> Tally:
             of = lambda counts: np.array([[counts.get(c.name, 0) for c in costs]])
@@ -77,7 +90,7 @@ class Traffic(NamedTuple):
             "samples": both("samples"),
             "bytes_down": self.down,
             "bytes_up": self.up,
-            "eval_bytes": self.looks,
+            "eval_bytes": self.evaluation,
             "framing_bytes": self.framing,
             "lost_rounds": self.lost,
             "seconds": self.seconds,

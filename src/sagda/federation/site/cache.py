@@ -1,4 +1,8 @@
-"""What a site keeps on its disk: one file per run, replaced as a whole."""
+"""A site's durable state: one file per run, replaced as a whole (R12).
+
+A missing or damaged file is not an error: the site then answers with a mismatch, and
+the server sends the memory from its table (R7).
+"""
 
 import hashlib
 import json
@@ -12,80 +16,98 @@ from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.plan import Specs
 from sagda.federation.protocol.client import Cache, Pending
-from sagda.federation.protocol.letters import adapter
+from sagda.federation.protocol.letters import adapter, version_of
 from sagda.federation.protocol.messages import Reply, Ticket
 from sagda.federation.protocol.wire import Part
-from sagda.federation.server.store import flat, version_of, whole
 from sagda.federation.site.site import CarriedValue
+
+DIGEST = 32  # bytes of sha256 that the file begins with
+HEADER = 8  # bytes with the length of a safetensors header
 
 
 class SiteCacheFile:
-    """A site's folder: what it keeps of one run."""
+    """The file in a site's folder that holds its `Cache` of one run."""
 
     def __init__(self, folder: Path, run: str, specs: Specs):
+        # The run's name comes from the server, and becomes part of a path.
         if not (run.isalnum() and len(run) <= 64):
-            raise BadValue("a run must be named by letters and digits.")
+            raise BadValue(
+                "a run's name must be 1 to 64 letters and digits, got another from the "
+                "server; check which server this site joined."
+            )
         self.path, self.specs = folder / f"run-{run}.bin", specs
 
     def save(self, cache: Cache) -> None:
+        """R12: make a cache durable; returns only when it is."""
         durable.private(self.path.parent)
         arrays: dict[str, np.ndarray] = {}
         if cache.memory is not None:
-            arrays |= flat(self.specs.memory, cache.memory, "memory")
+            arrays |= self.specs.memory.named(cache.memory, "memory")
         about: dict[str, Any] = {"committed": cache.committed, "high": cache.high}
         about["memory"] = cache.memory is not None
         if cache.pending is not None:
             version, memory, reply = cache.pending
             about["pending"] = version
+            # The reply is stored whole, to be sent again bit for bit (R9).
             about["reply"] = reply._replace(payload=None)._asdict()
-            arrays |= flat(self.specs.memory, memory, "pending")
+            arrays |= self.specs.memory.named(memory, "pending")
             for name, part in reply.payload.items():
                 array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
                 arrays[f"reply/{name}"] = array
-        if cache.kept is not None:
-            about["kept"] = cache.kept[:3]
-            arrays |= flat(self.specs.kept[cache.kept.phase], cache.kept.value, "kept")
+        if cache.carried is not None:
+            about["carried"] = cache.carried[:3]
+            spec = self.specs.carried[cache.carried.phase]
+            arrays |= spec.named(cache.carried.value, "carried")
         content = safetensors.numpy.save(arrays, {"about": json.dumps(about)})
         durable.write(self.path, hashlib.sha256(content).digest() + content)
 
     def load(self) -> Cache:
-        """What was kept; nothing if that is missing or damaged: the server has it."""
+        """The cache; an empty one if the file is missing or damaged."""
         try:
             content = durable.read(self.path)
         except FileNotFoundError:
             return Cache()
-        mark, content = content[:32], content[32:]
-        if hashlib.sha256(content).digest() != mark:
+        digest, content = content[:DIGEST], content[DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
             return Cache()
         arrays = safetensors.numpy.load(content)
-        size = int.from_bytes(content[:8], "little")
-        head = json.loads(content[8 : 8 + size])
-        about = json.loads(head["__metadata__"]["about"])
-        memory, pending, kept = None, None, None
+        size = int.from_bytes(content[:HEADER], "little")
+        header = json.loads(content[HEADER : HEADER + size])
+        about = json.loads(header["__metadata__"]["about"])
+        memory = carried = None
         if about["memory"]:
-            memory = whole(self.specs.memory, arrays, "memory")
-        if "pending" in about:
-            payload = {
-                name.removeprefix("reply/"): Part(
-                    array.dtype.newbyteorder("<").str, array.shape, array.tobytes()
-                )
-                for name, array in arrays.items()
-                if name.startswith("reply/")
-            }
-            reply = adapter(Reply).validate_python(about["reply"])
-            new = whole(self.specs.memory, arrays, "pending")
-            version = version_of(about["pending"])
-            assert version is not None
-            pending = Pending(version, new, reply._replace(payload=payload))
-        if "kept" in about:
-            incarnation, number, phase = about["kept"]
-            value = whole(self.specs.kept[phase], arrays, "kept")
-            kept = CarriedValue(incarnation, number, phase, value)
-        high = about["high"]
+            memory = self.specs.memory.restored(arrays, "memory")
+        if "carried" in about:
+            incarnation, round, phase = about["carried"]
+            value = self.specs.carried[phase].restored(arrays, "carried")
+            carried = CarriedValue(
+                incarnation=incarnation, round=round, phase=phase, value=value
+            )
         return Cache(
-            version_of(about["committed"]),
-            memory,
-            pending,
-            None if high is None else Ticket(*high),
-            kept,
+            committed=version_of(about["committed"]),
+            memory=memory,
+            pending=self.pending(about, arrays) if "pending" in about else None,
+            high=None if about["high"] is None else Ticket(*about["high"]),
+            carried=carried,
+        )
+
+    def pending(
+        self, about: dict[str, Any], arrays: dict[str, np.ndarray]
+    ) -> Pending | None:
+        """The memory that is pending, with the reply that offered it."""
+        version = version_of(about["pending"])
+        if version is None:
+            return None
+        payload = {
+            name.removeprefix("reply/"): Part(
+                array.dtype.newbyteorder("<").str, array.shape, array.tobytes()
+            )
+            for name, array in arrays.items()
+            if name.startswith("reply/")
+        }
+        reply = adapter(Reply).validate_python(about["reply"])
+        return Pending(
+            version=version,
+            memory=self.specs.memory.restored(arrays, "pending"),
+            reply=reply._replace(payload=payload),
         )

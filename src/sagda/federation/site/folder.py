@@ -1,24 +1,25 @@
-"""`SiteFolder`: where a site answers letters. Its state is one folder."""
+"""A site as its folder describes it: settings, state, and the answer to any letter.
+
+Each letter may be answered by a new process, so everything that must last is in files
+of this folder. Rows are read in `site.rows`, the protocol's state is in `site.cache`,
+and rounds are computed in `site.site`.
+"""
 
 import json
 import secrets
-import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import safetensors.numpy
 
 from sagda import check, durable
 from sagda.check import BadValue
-from sagda.data.array_files import read_folder
 from sagda.data.datasets import number
-from sagda.data.encoding import Encoding
-from sagda.data.federation import Federation, Table
-from sagda.data.readers import read_encoded
-from sagda.data.recipe import FeatureMoments, Scaling, scaled
+from sagda.data.federation import Federation
+from sagda.data.recipe import FeatureMoments, Scaling
 from sagda.federation.plan import Plan, Specs
 from sagda.federation.protocol.letters import (
     Bye,
@@ -31,6 +32,7 @@ from sagda.federation.protocol.letters import (
 from sagda.federation.protocol.messages import Instruction
 from sagda.federation.protocol.wire import Refused
 from sagda.federation.site.cache import SiteCacheFile
+from sagda.federation.site.rows import encoding_of, site_rows
 from sagda.federation.site.site import Site
 from sagda.federation.terms import Terms
 from sagda.federation.trust.site_keys import Signer, check_name
@@ -38,50 +40,52 @@ from sagda.models.user_code import allow, is_own
 from sagda.scoring.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
-SITE = "site.json"
-NAMES = "columns.json"  # of the features, where a site's file names them
-FEWEST = 10  # rows of a site that tells its moments
+SITE = "site.json"  # the settings
+FEWEST = 10  # rows of a site that sends moments: fewer could be told from them
 
 
-class SiteFolder(NamedTuple):
-    """One site: its name, its file, and the folder in which it keeps what it must."""
+@dataclass(frozen=True)
+class SiteFolder:
+    """One site: its settings, and the folder with its state."""
 
     name: str
-    data: str
-    state: Path
+    data: str  # the file with its rows
+    state: Path  # the folder
     label: str = "label"
     positive: str | None = None
-    key: str | None = None  # the file of its private key; without one nothing is signed
-    least: int = 2  # sites that must answer together before this one does
-    model: str | None = None  # FILE.py:FUNCTION that this site lets the server name
+    key: str | None = None  # the file of its private key; None: nothing is signed
+    least: int = 2  # this site answers only if so many sites must answer together
+    model: str | None = None  # FILE.py:FUNCTION that the server may name
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "SiteFolder":
-        """From the configuration of a node: name, data, and more where needed."""
-        data = told.get("data")
+    def of(cls, values: Mapping[str, Any]) -> "SiteFolder":
+        """A site from the configuration of its node: `data`, and more where needed."""
+        data = values.get("data")
         if not isinstance(data, str):
-            raise BadValue("a site needs `data`, the file with its rows.")
-        name = str(told.get("name") or Path(data).stem)
+            raise BadValue(
+                f"`data` must be the file with the site's rows, got {data!r}; give it "
+                "with --data."
+            )
+        name = str(values.get("name") or Path(data).stem)
         check_name(name)
-        state = Path(str(told.get("state") or f"sagda-{name}"))
-        text = lambda key: None if told.get(key) is None else str(told[key])
+        text = lambda key: None if values.get(key) is None else str(values[key])
         return cls(
-            name,
-            data,
-            state,
-            str(told.get("label", "label")),
-            text("positive"),
-            text("key"),
-            check.integer("least", int(told.get("least", 2)), low=1),
-            text("model"),
+            name=name,
+            data=data,
+            state=Path(str(values.get("state") or f"sagda-{name}")),
+            label=str(values.get("label", "label")),
+            positive=text("positive"),
+            key=text("key"),
+            least=check.integer("least", int(values.get("least", 2)), low=1),
+            model=text("model"),
         )
 
     @classmethod
     def in_folder(cls, state: Path) -> "SiteFolder":
-        """A site as its own folder describes it."""
+        """The site whose folder this is."""
         try:
-            told = json.loads((state / SITE).read_text(encoding="utf-8"))
-            return cls.of(told | {"state": str(state)})
+            values = json.loads((state / SITE).read_text(encoding="utf-8"))
+            return cls.of(values | {"state": str(state)})
         except (OSError, ValueError, TypeError):
             raise BadValue(
                 f"{state} is not a site's folder: no {SITE}; `sagda join` makes one."
@@ -89,139 +93,95 @@ class SiteFolder(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `of` takes."""
-        found = self._asdict() | {"state": str(self.state)}
-        return {key: value for key, value in found.items() if value is not None}
+        """The values that `of` takes, as plain text and numbers."""
+        values = asdict(self) | {"state": str(self.state)}
+        return {key: value for key, value in values.items() if value is not None}
 
     @property
     def signer(self) -> Signer | None:
+        """The site's private key, if it has one."""
         return None if self.key is None else Signer.read(Path(self.key))
 
+    def rows(self, scaling: Scaling | None = None) -> Federation:
+        """This site's rows, with scaled features if `scaling` is given."""
+        return site_rows(self.state, self.data, self.label, self.positive, scaling)
+
     def answer(self, letter: Letter) -> Letter:
-        """The answer to any letter; a failure stays here, but for its kind."""
+        """The answer to any letter of the server."""
         note = letter.note
         if isinstance(note, Introduce):
-            return Letter(self.census(note.moments))
-        self.allow(letter.terms)
+            return Letter(self.introduction(note.moments))
+        self.check_model(letter.terms)
         plan, specs, scaling = agreed(letter.terms, note.run)
         if note.config != plan.config:
-            raise Refused("site", "terms that are not the configuration's.")
-        if isinstance(note, Instruction) and note.together < self.least:
+            raise Refused("site", "the terms must be those of the configuration.")
+        if isinstance(note, Instruction) and note.min_clients < self.least:
             raise Refused("alone", f"fewer than {self.least} sites answer together.")
         if isinstance(note, Bye):
             self.farewell(note, specs, Terms.read(letter.terms))
             return Letter(Thanks(note.run, note.config))
-        shelf = SiteCacheFile(self.state, note.run, specs)
-        draw = lambda: secrets.randbits(128)
-        site = Site(plan, self.rows(scaling), shelf.load(), shelf.save, draw, specs)
-        answer = site.handle(letter)
-        return answer or Letter(Fault("ignored", "a letter that was overtaken."))
+        file = SiteCacheFile(self.state, note.run, specs)
+        site = Site(
+            plan,
+            self.rows(scaling),
+            file.load(),
+            file.save,
+            nonce=lambda: secrets.randbits(128),
+            specs=specs,
+        )
+        reply = site.handle(letter)
+        return reply or Letter(Fault("ignored", "a newer letter was answered before."))
 
-    def allow(self, terms: str) -> None:
-        """A model that is code runs here only if this site's own people named it."""
-        wanted = Terms.read(terms).config.model
-        if is_own(wanted) and (self.model is None or allow(self.model) != wanted):
-            raise Refused("site", f"the model {wanted} is not allowed: see --model.")
+    def check_model(self, terms: str) -> None:
+        """Refuse a model that is code, unless this site's own settings name it."""
+        model = Terms.read(terms).config.model
+        if is_own(model) and (self.model is None or allow(self.model) != model):
+            raise Refused("site", f"the model {model} is not allowed: see --model.")
 
-    def census(self, moments: bool = False) -> Introduction:
-        """Who this is; the moments of its features only if they hide single rows."""
+    def introduction(self, moments: bool = False) -> Introduction:
+        """The site's name and counts, and the moments of its features if wanted.
+
+        Also writes the settings into the folder, which is then complete.
+        """
         rows = self.rows().data
         durable.private(self.state)
         durable.write(self.state / SITE, json.dumps(self.settings) + "\n")
-        positives = int((rows.label > 0).sum())
-        leaving = (self.state / LEAVING).exists()
         count, width = rows.features.shape
-        found = Introduction(self.name, count, positives, width, leaving)
-        if not moments or leaving:
-            return found
+        introduction = Introduction(
+            name=self.name,
+            rows=count,
+            positives=int((rows.label > 0).sum()),
+            features=width,
+            leaving=(self.state / LEAVING).exists(),
+        )
+        if not moments or introduction.leaving:
+            return introduction
         if count < FEWEST:
-            raise Refused("site", f"moments need {FEWEST} rows at least.")
+            raise Refused("site", f"moments need at least {FEWEST} rows.")
         _, mean, squares = FeatureMoments.of(rows.features)
-        return found._replace(
+        return introduction._replace(
             mean=tuple(mean.tolist()), squares=tuple(squares.tolist())
         )
 
     def farewell(self, note: Bye, specs: Specs, terms: Terms) -> None:
-        """Keep the model, what scoring needs, and the word that it is over."""
-        z = specs.point.unpack(note.model)
+        """Write the model, its recipe for scoring, and how the run ended."""
         from sagda.simulator.run import named
 
+        z = specs.point.unpack(note.model)
         arrays = named(z.x, "x") | named(z.y, "y")
         durable.private(self.state)
         durable.write(self.state / MODEL, safetensors.numpy.save(arrays))
-        positive = number(self.positive or "1")
-        encoding = None
-        for path in self.state.glob(f"rows-*/{NAMES}"):
-            encoding = Encoding.from_json(json.loads(path.read_text("utf-8")))
+        positive, encoding = number(self.positive or "1"), encoding_of(self.state)
         recipe = terms.recipe(self.label, positive, note.calibration, encoding)
         durable.write(self.state / RECIPE, durable.as_json(recipe))
-        said = {"run": note.run, "round": note.round, "reason": note.reason}
-        durable.write(self.state / FAREWELL, json.dumps(said) + "\n")
-
-    def rows(self, scaling: Scaling | None = None) -> Federation:
-        """This site's rows, read once and kept as columns that can be mapped."""
-        folder = self.columns()
-        if scaling is not None:
-            name = durable.digest(np.stack(scaling).tobytes())[:16]
-            other = folder.with_name(f"{folder.name}-{name}")
-            if not other.exists():
-                for old in self.state.glob(f"{folder.name}-*"):
-                    shutil.rmtree(old)
-                table = read_folder(folder, "label", None)
-                write_columns(other, scaled(table, scaling))
-            folder = other
-        table = read_folder(folder, "label", None)
-        count = len(table.label)
-        return Federation.of(table, np.arange(count), np.array([count]))
-
-    def columns(self) -> Path:
-        """The folder with the columns of the file as it is now."""
-        path = Path(self.data)
-        try:
-            found = path.stat()
-            mark = [str(path.resolve()), found.st_mtime_ns, found.st_size]
-        except FileNotFoundError:
-            mark = [self.data]
-        mark += [self.label, self.positive]
-        name = durable.digest(json.dumps(mark).encode())[:16]
-        folder = durable.private(self.state) / f"rows-{name}"
-        if not folder.exists():
-            table, encoding = read_encoded(path, self.label, None, numeric=True)
-            for old in self.state.glob("rows-*"):
-                shutil.rmtree(old)
-            write_columns(folder, signed(table, self.positive), encoding)
-        return folder
+        ending = {"run": note.run, "round": note.round, "reason": note.reason}
+        # Last: `sagda join` ends when this file appears.
+        durable.write(self.state / FAREWELL, json.dumps(ending) + "\n")
 
 
 @cache
 def agreed(terms: str, run: str) -> tuple[Plan, Specs, Scaling | None]:
-    found = Terms.read(terms)
-    plan = found.plan(run)
-    return plan, Specs.of(plan), found.scaling
-
-
-def signed(table: Table, positive: str | None) -> Table:
-    """Labels as -1 and +1; a site may well hold rows of one class only."""
-    label = np.asarray(table.label)
-    if positive is not None:
-        wanted = number(positive) if label.dtype.kind in "fiub" else positive
-        return table._replace(label=np.where(label == wanted, 1.0, -1.0))
-    found = np.unique(label)
-    if label.dtype.kind not in "fiub" or not np.isin(found, (-1, 0, 1)).all():
-        raise BadValue(
-            f"labels must be -1 and +1, or 0 and 1, found {len(found)} others such as "
-            f"{found[0]}; name the positive class with --positive."
-        )
-    return table._replace(label=np.where(label > 0, 1.0, -1.0))
-
-
-def write_columns(folder: Path, table: Table, encoding: Encoding | None = None) -> None:
-    """Whole, or not there."""
-    part = folder.with_name(folder.name + durable.TEMPORARY)
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(mode=0o700)
-    np.save(part / "features.npy", np.asarray(table.features))
-    np.save(part / "label.npy", np.asarray(table.label, np.float32))
-    if encoding is not None:
-        (part / NAMES).write_text(json.dumps(encoding.as_json()), "utf-8")
-    part.rename(folder)
+    """Plan, specifications and scaling of a run, from the terms in its letters."""
+    settled = Terms.read(terms)
+    plan = settled.plan(run)
+    return plan, Specs.of(plan), settled.scaling

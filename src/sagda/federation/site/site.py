@@ -1,4 +1,8 @@
-"""`Site`: a client's part. Its rows stay here."""
+"""A site's part in a run: it answers instructions with the algorithm's own code.
+
+`Site` needs rows and a cache, wherever they come from: `site.folder` reads both from
+disk. The rows never leave it; only what a phase replies does.
+"""
 
 from collections.abc import Callable
 from functools import cache, cached_property
@@ -15,13 +19,13 @@ from sagda.federation.protocol.client import Cache, ClientProtocol
 from sagda.federation.protocol.letters import Evaluate, Evaluated, Letter
 from sagda.federation.protocol.messages import Instruction
 from sagda.federation.protocol.wire import Parcel
-from sagda.federation.site import measure as assess
+from sagda.federation.site.measure import measured
 from sagda.keys import Key, key_of, root_key
 from sagda.simulator.setup import Setup
 
 
 class CarriedValue(NamedTuple):
-    """What a client carries from phase to phase of one attempt at a round."""
+    """What a site carries from one phase to the next, within one attempt at a round."""
 
     incarnation: int
     round: int
@@ -30,15 +34,15 @@ class CarriedValue(NamedTuple):
 
 
 class Site:
-    """A client of one run.
+    """A site of one run.
 
     Args:
-        plan: what was agreed on.
-        rows: a federation of one client.
-        cache: what its disk holds.
+        plan: the settled run.
+        rows: a federation of one client: this site's rows.
+        cache: its durable state.
         save: makes a cache durable.
-        nonce: fresh random numbers.
-        specs: the plan's, if at hand.
+        nonce: returns a fresh random number.
+        specs: the plan's, if they are known already.
     """
 
     def __init__(
@@ -54,86 +58,100 @@ class Site:
         self.plan, self.rows, self.specs = plan, rows, specs or Specs.of(plan)
         algorithm = plan.algorithm
         self.phases = {p.name: p for p in (*algorithm.opening, *algorithm.phases)}
-        # Those that begin with the client's memory, not with what a phase before kept.
+        # Phases that begin with the site's memory, not with a carried value.
         self.fresh = {p.name for p in self.phases.values() if p.resample}
         self.fresh |= {p.name for p in algorithm.opening} | {algorithm.phases[0].name}
-        self.number = 0
-        self.machine = ClientProtocol(cache, save, self.compute, nonce)
+        self.number = 0  # the member's, as the letter in hand gives it
+        self.protocol = ClientProtocol(cache, save, self.compute, nonce)
 
     @cached_property
     def first(self) -> Any:
-        """The memory that every client begins with."""
-        with jax.enable_x64(self.plan.float64):
-            return on_host(self.plan.algorithm.memory(self.plan.start()))
+        """The memory that every member begins with."""
+        return self.plan.initial_memory()
 
     def handle(self, letter: Letter) -> Letter | None:
-        """The answer to a letter, or None where none must be given."""
-        told = letter.note
-        if told.config != self.plan.config or told.run != self.plan.run:
-            raise BadValue("a letter of another run or configuration.")
+        """The answer to an instruction or a question; None if it must be ignored."""
+        note = letter.note
+        if note.config != self.plan.config or note.run != self.plan.run:
+            raise BadValue(
+                "a letter must be of this site's run and configuration, got another."
+            )
         self.number = letter.number
-        if isinstance(told, Evaluate):
-            z = self.specs.point.unpack(told.message)
-            seen = assess.measured(self.plan, self.rows, z, told.question)
-            about = told.run, told.config, told.round, told.question
-            return Letter(Evaluated(*about, seen), letter.number)
-        message = self.specs.down[told.phase].unpack(told.message)
+        if isinstance(note, Evaluate):
+            z = self.specs.point.unpack(note.message)
+            answer = Evaluated(
+                run=note.run,
+                config=note.config,
+                round=note.round,
+                question=note.question,
+                payload=measured(self.plan, self.rows, z, note.question),
+            )
+            return Letter(answer, letter.number)
+        message = self.specs.down[note.phase].unpack(note.message)
         memory = None
-        if told.memory is not None:
-            memory = self.specs.memory.unpack(told.memory)
-        answer = self.machine.handle(told._replace(message=message, memory=memory))
-        return None if answer is None else Letter(answer, letter.number)
+        if note.memory is not None:
+            memory = self.specs.memory.unpack(note.memory)
+        reply = self.protocol.handle(note._replace(message=message, memory=memory))
+        return None if reply is None else Letter(reply, letter.number)
 
     def compute(
-        self, told: Instruction, memory: Any, kept: CarriedValue | None
+        self, instruction: Instruction, memory: Any, carried: CarriedValue | None
     ) -> tuple[Parcel, Any, CarriedValue]:
-        """The algorithm's own text, on this site's rows."""
-        phase = self.phases[told.phase]
+        """The payload of the reply, the new memory, and what is carried on."""
+        phase, round = self.phases[instruction.phase], instruction.round
+        incarnation = instruction.ticket.incarnation
         memory = self.first if memory is None else memory
-        same = kept is not None and kept[:2] == (told.ticket.incarnation, told.round)
         if phase.name in self.fresh:
             value = memory
-        elif same and kept is not None:
-            value = kept.value
+        # A restarted server repeats the round, so a value of its last life is void.
+        elif carried is not None and carried[:2] == (incarnation, round):
+            value = carried.value
         else:
-            raise BadValue(f"phase {phase.name!r} came before the one that it needs.")
+            raise BadValue(
+                f"phase {phase.name!r} needs the phase before it, in the same attempt."
+            )
         plan = self.plan
         with jax.enable_x64(plan.float64):
-            key = key_of(root_key(plan.seed), told.round, phase.name, self.number)
-            reply, value, new = self.work(phase, key, told, value, memory)
+            # Randomness follows from seed, round, phase and member, never from the
+            # ticket: a repeated round draws the same rows.
+            key = key_of(root_key(plan.seed), round, phase.name, self.number)
+            reply, value, new = self.work(phase, key, instruction, value, memory)
         parcel = self.specs.up[phase.name].pack(reply)
-        at = told.ticket.incarnation, told.round
-        return parcel, new, CarriedValue(*at, phase.name, value)
+        carried = CarriedValue(
+            incarnation=incarnation, round=round, phase=phase.name, value=value
+        )
+        return parcel, new, carried
 
     def work(
-        self, phase: Phase, key: Key, told: Instruction, kept: Any, memory: Any
+        self, phase: Phase, key: Key, instruction: Instruction, value: Any, memory: Any
     ) -> tuple[Any, Any, Any]:
-        """Reply, what is kept, and the renewed memory."""
-        plan = self.plan
+        """The phase on this site's rows: reply, carried value and renewed memory."""
+        plan, message = self.plan, instruction.message
         if plan.problem.uses_torch:
             from sagda.simulator.torch.objective import TorchRows, client_part
 
             rows = TorchRows.of(plan.problem, self.rows, plan.batch_size, plan.dtype)
-            turn = Turn(told.round, key)
-            return client_part(rows, phase, told.message, kept, memory, turn)
+            turn = Turn(instruction.round, key)
+            return client_part(rows, phase, message, value, memory, turn)
         setup = Setup.of(
             plan.problem, self.rows, plan.dtype, cohort=1, batch_size=plan.batch_size
         )
-        turn = Turn(np.int32(told.round), key)
+        turn = Turn(np.int32(instruction.round), key)
         work = program(phase.name)
-        return on_host(work(setup, plan.method, turn, told.message, kept, memory))
+        return on_host(work(setup, plan.method, turn, message, value, memory))
 
 
 @cache
 def program(name: str) -> Callable:
-    """A phase's work; rates are arguments, so the phase is built inside.
+    """The compiled work of a phase.
 
+    Rates are arguments, so the phase is built inside and one program serves all rates.
     The key comes from outside: for a single client XLA compiles its hashing slowly.
     """
 
-    def work(setup, method, turn, message, kept, memory):
-        own = phase_of(method.build(), name)
-        reply, kept = own.client(setup.objective(0), message, kept, turn)
-        return reply, kept, own.renew(memory, reply)
+    def work(setup, method, turn, message, value, memory):
+        phase = phase_of(method.build(), name)
+        reply, value = phase.client(setup.objective(0), message, value, turn)
+        return reply, value, phase.renew(memory, reply)
 
     return jax.jit(work)

@@ -1,0 +1,70 @@
+"""The questions of an evaluation, and the arrays that answer each of them.
+
+The server evaluates the present point by a question to every site. `site.measure` has
+the site's half: it computes the answer. `server.evaluation` has the server's half: it
+asks, and makes a row of the history from the answers.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sagda.core import Point
+from sagda.data.federation import Table
+from sagda.federation.plan import Plan
+from sagda.federation.protocol.wire import Spec
+from sagda.problems.base import Problem
+
+NODES = (-1.0, 0.0, 1.0)  # values of a scalar y at which a site computes f
+SCORES = ("score", "positives", "negatives")  # the parts with counts by score
+BITS = 24  # of a score in single precision: sign, exponent and 15 bits of mantissa
+
+
+class ScoreCounts(NamedTuple):
+    """How many rows of either class have each score; three arrays of one length."""
+
+    score: np.ndarray  # whole numbers in the order of the scores
+    positives: np.ndarray
+    negatives: np.ndarray
+
+
+def question_of(problem: Problem, share_losses: bool) -> str:
+    """The question that an evaluation asks first.
+
+    quadratic  y is one number in which f is quadratic: Phi follows from one exchange
+    sums       Phi takes two exchanges: sums that determine y*, then f at y*
+    point      f and its gradients only, without Phi
+    """
+    if problem.quadratic_in_y:
+        return "quadratic"
+    return "sums" if share_losses and problem.has("inner_sums") else "point"
+
+
+def answer_spec(plan: Plan, z: Point, question: str) -> Spec:
+    """The means that a site must answer with, in double precision.
+
+    The counts by score come in addition; their length is the site's choice.
+    """
+    problem = plan.problem
+    with jax.enable_x64(True):
+        wide = lambda a: jax.ShapeDtypeStruct(np.shape(a), np.float64)
+        z = jax.tree.map(wide, z)
+        if question == "quadratic":
+            # Values at three nodes; gradients in x, which are linear in y, at two.
+            two = lambda a: jax.ShapeDtypeStruct((2, *a.shape), a.dtype)
+            values = jax.ShapeDtypeStruct((len(NODES),), np.float64)
+            return Spec.of({"f": values, "grad": jax.tree.map(two, z.x)})
+        tree = {"f": wide(0.0), "grad": z}
+        if question == "sums":
+            # The sums of one row have the shape of the sums of many.
+            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(plan.width))
+        return Spec.of(tree)
+
+
+def one_row(width: int) -> tuple[Any, Any]:
+    """The shapes of one row of `width` features and of its weight, to trace with."""
+    column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
+    number = column(np.float64)
+    rows = Table(column(np.float64, width), number, position=column(np.int32))
+    return rows, number
