@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from rich.console import Console
@@ -17,13 +17,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from sagda.algorithms import ALGORITHMS
 from sagda.data.datasets import DATASETS, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS
 from sagda.problems import PROBLEMS
-from sagda.problems.metrics import judged_by, metric_of
+from sagda.problems.metrics import METRICS, judged_by, metric_of
 from sagda.report.evaluation_page import client_cells, headlines
 from sagda.runs.config import Config
 from sagda.runs.experiment import options_of
@@ -249,29 +250,60 @@ def show_part(part: str, facts: dict[str, Any]) -> None:
         print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
 
 
-def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
-    """All that has a name, with its first sentence and its parameters."""
-    first = lambda thing: (inspect.getdoc(thing) or "").splitlines()[0]
-    entry = lambda thing, options: {"what": first(thing), "parameters": options}
-    keywords = lambda thing: [
-        p.name
-        for p in inspect.signature(thing).parameters.values()
-        if p.kind is p.KEYWORD_ONLY and p.name not in ("clients", "samples", "seed")
-    ]
+class Entry(TypedDict):
+    """A name of `sagda list`: what it stands for, and what `--set` can change."""
+
+    what: str
+    parameters: list[str]
+
+
+# The headings of `sagda list`, and where their names are used.
+HEADINGS = {
+    "algorithms": "Algorithms (--algorithm)",
+    "problems": "Problems (--problem)",
+    "data": "Data sets (--data, which also takes your own file)",
+    "partitions": "Partitions (--partition)",
+    "metrics": "Metrics (columns of history.csv, --stop-early)",
+    "trackers": "Trackers (--track)",
+}
+
+
+def catalogue() -> dict[str, dict[str, Entry]]:
+    """Everything that has a name, by the keys of `HEADINGS`."""
+
+    def entry(thing: Any, parameters: list[str] | None = None) -> Entry:
+        first = (inspect.getdoc(thing) or "").split("\n\n")[0]
+        return {"what": " ".join(first.split()), "parameters": parameters or []}
+
+    def keywords(partition: Any) -> list[str]:
+        given = ("clients", "samples", "seed")  # by flags that all partitions have
+        parameters = inspect.signature(partition).parameters.values()
+        names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return [name for name in names if name not in given]
+
     return {
         "algorithms": {n: entry(f, options_of(n)) for n, f in ALGORITHMS.items()},
         "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
-        "data": {n: entry(s.load, []) for n, s in DATASETS.items()},
+        "data": {n: entry(s.load) for n, s in DATASETS.items()},
         "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
-        "trackers": {n: entry(c, []) for n, c in TRACKERS.items()},
+        "metrics": {
+            n: {"what": m.label, "parameters": []}
+            for n, m in METRICS.items()
+            if m.shown
+        },
+        "trackers": {n: entry(c) for n, c in TRACKERS.items()},
     }
 
 
-def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
-    console = Console(soft_wrap=True)
-    for title, rows in parts.items():
-        table = RichTable("name", "what", title=title, title_justify="left", box=None)
-        for name, row in rows.items():
-            options = f"  [dim]{', '.join(row['parameters'])}[/dim]"
-            table.add_row(name, row["what"] + (options if row["parameters"] else ""))
-        console.print(table)
+def show_catalogue(parts: dict[str, dict[str, Entry]]) -> None:
+    """Print the names of every part in a table of its own."""
+    console = Console(highlight=False)
+    for part, entries in parts.items():
+        console.print(f"[bold]{HEADINGS[part]}[/bold]")
+        table = RichTable("name", "what", box=None, show_header=False)
+        for name, entry in entries.items():
+            what = Text(entry["what"])
+            if entry["parameters"]:
+                what.append(f"\n--set: {', '.join(entry['parameters'])}", style="dim")
+            table.add_row(name, what)
+        console.print(table, "")
