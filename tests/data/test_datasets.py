@@ -11,9 +11,11 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import sagda
+from sagda.check import BadKind
 from sagda.data import mnist
 
 A9A = {
@@ -202,7 +204,7 @@ def bad(tmp_path, name, content):
     ("name", "content", "message"),
     [
         ("d.csv", b"", "a header and at least one row, is empty"),
-        ("d.csv", b"a,a,label\n1,2,3\n", "line 1: column 'a' stands there twice"),
+        ("d.csv", b"a,a,label\n1,2,3\n", "line 1: column 'a' appears twice"),
         ("d.csv", b"a,label\n1e300,1\n", "line 2: column 'a' must be finite in single"),
         ("d.csv", b"a,label\n1,1\n1,inf\n", "line 3: the label must be finite"),
         ("d.csv", b"a,label\n1,1\n1,nan\n", "line 3: column 'label' has 1 missing"),
@@ -282,3 +284,8 @@ def test_mistakes_in_names(tmp_path):
         sagda.load(write(tmp_path / "d.svm"), client="site")
     with pytest.raises(ValueError, match="`per_class` must be at most"):
         sagda.balanced(sagda.load("digits", positive=1).train, per_class=1000)
+
+
+def test_a_frame_given_to_load_is_sent_to_from_frame():
+    with pytest.raises(BadKind, match=r"type DataFrame; use sagda\.from_frame"):
+        sagda.load(pandas.DataFrame({"a": [1.0], "label": [1]}))

@@ -86,8 +86,13 @@ class Encoding(NamedTuple):
         return cls(tuple(found))
 
     @property
+    def categories(self) -> list[str]:
+        """The names of the columns that are categories."""
+        return [column.name for column in self.columns if column.values is not None]
+
+    @property
     def names(self) -> list[str]:
-        """Of the features."""
+        """The names of the features."""
         return [feature for column in self.columns for feature in column.features]
 
     def features(self, columns: Columns, where: Where) -> np.ndarray:
@@ -102,7 +107,7 @@ class Encoding(NamedTuple):
         for own in self.columns:
             check_missing(own.name, columns[own.name], where)
             parts.append(own.encoded(columns[own.name], where))
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
     def as_json(self) -> list[dict[str, Any]]:
         return [own._asdict() for own in self.columns]
@@ -179,7 +184,7 @@ def numbers(name: str, cells: np.ndarray, where: Where) -> np.ndarray:
         )
     if is_numeric_text:
         cells = np.array([TRUTH.get(str(c).lower(), c) for c in cells.tolist()], object)
-    values = cells.astype(np.float64)
+    values = cells.astype(np.float64, copy=False)
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST))
     if len(wrong):
         i = int(wrong[0])

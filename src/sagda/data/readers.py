@@ -12,8 +12,8 @@ LIBSVM files may be packed (`.bz2`, `.gz`).
 """  # noqa: E501 - the table reads better unbroken
 
 import csv
-import io
-from collections.abc import Iterator
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from sagda.data.federation import Table
 
 CLIENT = "client"  # the column that a folder of files gets
 ENDINGS = (".csv", ".parquet")
+CELLS = 2**16  # of a CSV file that become numbers together
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 
 
@@ -67,9 +68,17 @@ def read_encoded(
     if is_clients(path) or (suffix in (".csv", ".parquet") and not packed):
         if is_clients(path):
             client = client or CLIENT
-        own = {"categorical": categorical, "encoding": encoding, "numeric": numeric}
-        source = read_source(path)
-        return table_from(source, label, client, **own, unused=unused)
+        categories = [] if encoding is None else encoding.categories
+        texts = {*categorical, *categories, label, client, unused} - {None}
+        return table_from(
+            read_source(path, texts),
+            label,
+            client,
+            categorical=categorical,
+            encoding=encoding,
+            numeric=numeric,
+            unused=unused,
+        )
     if categorical or encoding:
         raise BadValue(
             f"{path} must be a CSV or Parquet file, whose columns have names."
@@ -97,44 +106,77 @@ class Source(NamedTuple):
         return len(next(iter(self.columns.values())))
 
 
-def read_source(path: Path) -> Source:
-    """A CSV or Parquet file, or a folder with one of them for every client."""
+def read_source(path: Path, texts: Collection[str] = ()) -> Source:
+    """A CSV or Parquet file, or a folder with one of them for every client.
+
+    Args:
+        path: the file or folder.
+        texts: columns whose cells must stay as they are written, such as categories.
+    """
     if path.is_dir():
-        return read_clients(path)
-    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
-
-
-def read_csv(path: Path) -> Source:
+        return read_clients(path, texts)
+    if path.suffix.lower() == ".parquet":
+        return read_parquet(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return read_csv(csv.reader(file), path, texts)
     except UnicodeDecodeError as error:
         raise BadValue(f"{path} must be text in UTF-8: {error}.") from None
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = [name.strip() for name in next(rows_of(lines, path), [])]
+
+
+def read_csv(lines: Any, path: Path, texts: Collection[str]) -> Source:
+    """The columns of a CSV reader: numbers as float64, all others as texts.
+
+    Cells become numbers block by block, so that a wide file never lies in memory as
+    Python strings, which take eight times as much.
+    """
+    rows = rows_of(lines, path)
+    header = [name.strip() for name in next(rows, [])]
     if not header:
         raise BadValue(f"{path} must hold a header and at least one row, is empty.")
     twice = [name for name in header if header.count(name) > 1]
     if twice:
-        raise BadValue(f"{path}, line 1: column {twice[0]!r} stands there twice.")
-    cells, at = [], []
-    for row in rows_of(lines, path):
-        if not row:
-            continue
+        raise BadValue(f"{path}, line 1: column {twice[0]!r} appears twice.")
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in header}
+    line = array("q")  # the line of each row, for messages
+
+    def convert(block: list[list[str]]) -> None:
+        for name, cells in zip(header, zip(*block, strict=True), strict=True):
+            parts[name].append(parsed(cells, as_text=name in texts))
+
+    block: list[list[str]] = []
+    for row in filter(None, rows):
         if len(row) != len(header):
             raise BadValue(
                 f"{path}, line {lines.line_num}: expected {len(header)} cells as in "
                 f"the header, found {len(row)}."
             )
-        cells.append([cell.strip() for cell in row])
-        at.append(lines.line_num)
-    if not cells:
+        block.append(row)
+        line.append(lines.line_num)
+        if len(block) * len(header) >= CELLS:
+            convert(block)
+            block = []
+    if not line:
         raise BadValue(f"{path} must hold a header and at least one row of features.")
-    columns = dict(zip(header, np.array(cells, object).T, strict=True))
-    return Source(columns, lambda i: f"{path}, line {at[i]}")
+    if block:
+        convert(block)
+    # A column with texts in some blocks only becomes objects: numbers and strings.
+    columns = {name: np.concatenate(parts.pop(name)) for name in header}
+    return Source(columns, lambda i: f"{path}, line {line[i]}")
+
+
+def parsed(cells: Sequence[str], *, as_text: bool) -> np.ndarray:
+    """The cells as float64 if all are numbers, else as objects."""
+    if not as_text:
+        try:
+            return np.array(list(map(float, cells)))
+        except ValueError:
+            pass
+    return np.array([cell.strip() for cell in cells], object)
 
 
 def rows_of(lines: Any, path: Path) -> Iterator[list[str]]:
-    """What is left of a CSV reader's rows."""
+    """The rows of a CSV reader; an error names the line."""
     try:
         yield from lines
     except csv.Error as error:
@@ -187,7 +229,7 @@ def is_clients(path: Path) -> bool:
     return path.is_dir() and not (path / "features.npy").exists()
 
 
-def read_clients(path: Path) -> Source:
+def read_clients(path: Path, texts: Collection[str]) -> Source:
     """The files of a folder together; a new column says whose a row is."""
     files = []
     for entry in sorted(path.iterdir()):
@@ -201,7 +243,7 @@ def read_clients(path: Path) -> Source:
             f"data folder {path} must hold features.npy, or a .csv or .parquet file "
             "for every client, it does not."
         )
-    parts = [(name, file, read_source(file)) for name, file in files]
+    parts = [(name, file, read_source(file, texts)) for name, file in files]
     names = list(parts[0][2].columns)
     for _, file, part in parts:
         if sorted(part.columns) != sorted(names) or CLIENT in part.columns:
