@@ -272,7 +272,7 @@ BAD = {
     ),
     "too few clients' labels": (
         lambda X, y: small().fit(X, y, client=[1, 2]),
-        "`client` must have shape (120,), one label a row, got (2,)",
+        "`client` must have shape (120,), one label per row, got (2,)",
     ),
     "a column of an array": (
         lambda X, y: small().fit(X, y, client="site"),
@@ -292,7 +292,7 @@ BAD = {
     ),
     "rates that diverge": (
         lambda X, y: small(rates=1e6).fit(X, y),
-        "training left the finite numbers at round 3; lower `rates`",
+        "training diverged (NaN or infinity) at round 3; lower `rates`",
     ),
     "rates of three": (
         lambda X, y: small(rates=(1, 2, 3)).fit(X, y),

@@ -1,4 +1,7 @@
-"""Estimators in scikit-learn's manner, trained over clients."""
+"""scikit-learn classifiers that train over clients.
+
+For other problems, models or measures, use `sagda.simulate`.
+"""
 
 from sagda.estimators.classifiers import (
     FederatedAUCClassifier,

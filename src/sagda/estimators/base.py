@@ -1,4 +1,8 @@
-"""What both estimators share: from fit to calibrated scores."""
+"""`FederatedClassifier`: all that the two classifiers share, from fit to predictions.
+
+It follows the scikit-learn estimator API. Rows become a federation in `clients.py`,
+rates are chosen in `tuning.py`, and `sagda.simulate` trains.
+"""
 
 import abc
 import inspect
@@ -10,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from scipy import sparse
+from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import roc_auc_score
 from sklearn.utils import check_random_state
@@ -36,13 +41,13 @@ from sagda.scoring.calibration import calibrated
 from sagda.simulator.run import Run
 from sagda.simulator.simulate import DivergenceWarning, simulate
 
-TRIES = 5  # how often rates of a short sweep are lowered where they do not last
+TRIES = 5  # trainings, each with lower rates than the one before that diverged
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
     """A linear score for two classes, trained over clients by a min-max method.
 
-    Fitted, it holds plain arrays and numbers: `coef_`, `intercept_`, `classes_`,
+    A fitted one holds plain arrays and numbers: `coef_`, `intercept_`, `classes_`,
     `clients_`, `history_`, `rates_` and `n_iter_`.
     """
 
@@ -71,11 +76,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     @abc.abstractmethod
     def _problem(self, federation: Federation) -> Problem:
-        """What is solved."""
+        """The problem to solve."""
 
     @abc.abstractmethod
     def _weights(self, x: Any) -> np.ndarray:
-        """Of the features, from x."""
+        """The weights of the features, from x."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -90,7 +95,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             X: rows of numbers: an array, a CSR matrix, or a frame.
             y: labels of two classes; the larger one in sorting order is the positive.
             client: who holds each row: an array of labels, or the name of a column of
-                a frame. One client holds all of them if None.
+                a frame. If None, one client holds all rows.
         """
         named = client if isinstance(client, str) else None
         X, client = take_column(X, client)
@@ -116,7 +121,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         scaling = Scaling.none(X.shape[1])
         if self.standardise:
             scaling = Scaling.from_clients(
-                FeatureMoments.of(dense[own]) for own in parts
+                FeatureMoments.of(dense[rows]) for rows in parts
             )
         dense = scaling(dense)
         federation = federation_of(dense, 2.0 * codes - 1, who)
@@ -131,11 +136,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         self._solution = jax.tree.map(lambda a: np.asarray(a[0]), run.z)
         weights = np.asarray(self._weights(self._solution.x), np.float64)
         scores = dense @ weights
-        found = calibrated([(scores[own], codes[own] == 1) for own in parts])
+        fitted = calibrated([(scores[rows], codes[rows] == 1) for rows in parts])
         # Scaling, scoring and calibration are one affine map of the features.
-        coef = found.slope * weights / scaling.scale
+        coef = fitted.slope * weights / scaling.scale
         self.coef_ = coef[None]
-        self.intercept_ = np.array([found.offset - coef @ scaling.mean])
+        self.intercept_ = np.array([fitted.offset - coef @ scaling.mean])
         self.classes_, self.clients_ = classes, names
         self.history_ = {k: v[0] for k, v in run.history.columns.items()}
         self.n_iter_ = self.rounds
@@ -144,7 +149,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def _run(
         self, problem: Problem, federation: Federation, options: dict[str, Any]
     ) -> Run:
-        """Train; rates of a short sweep that do not last are lowered."""
+        """Train. If rates from a sweep diverge, lower them and try again."""
         make, rate = self._method(problem, federation, options)
         start = self._start(problem, federation.data.features.shape[1])
         tries = TRIES if isinstance(self.rates, str) else 1
@@ -161,7 +166,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             if not tries:
                 broken = ", ".join(map(str, run.diverged.values()))
                 raise BadValue(
-                    f"training left the finite numbers at round {broken}; lower "
+                    f"training diverged (NaN or infinity) at round {broken}; lower "
                     "`rates`, or set `standardise=True` if columns are large."
                 )
             rate = lowered(rate)
@@ -174,7 +179,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return check.integer("cohort", self.cohort, low=1, high=federation.clients)
 
     def _batch(self, federation: Federation) -> int | None:
-        """At most the rows of the largest client, as a power of two."""
+        """The batch size; if it exceeds the largest client, a power of two below that.
+
+        A power of two lets fits of similar data share their compiled programs.
+        """
         if self.batch_size is None:
             return None
         size = check.integer("batch_size", self.batch_size, low=1)
@@ -184,23 +192,26 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def _method(
         self, problem: Problem, federation: Federation, options: dict[str, Any]
     ) -> tuple[Callable[[Any], Method], Any]:
-        """The algorithm by its local rate, and that rate, given or by a short sweep."""
+        """A function from a local rate to the algorithm, and the local rate to use."""
         check.choice("algorithm", self.algorithm, ALGORITHMS)
         check.integer("local_steps", self.local_steps, low=1)
         check.integer("rounds", self.rounds, low=1)
         local, server = self._rates()
         make = lambda rate: built(self.algorithm, rate, server, self.local_steps)
         if local is None:
-            own = {"rounds": self.rounds} | options
+            options = options | {"rounds": self.rounds}
             if self.rates == "advice":
-                given = self.algorithm, make, problem, federation
-                local = advised(*given, local_steps=self.local_steps, **own)
+                steps = self.local_steps
+                local = advised(
+                    self.algorithm, make, problem, federation, local_steps=steps,
+                    **options,
+                )  # fmt: skip
             else:
-                local = local_rate(make, problem, federation, **own)
+                local = local_rate(make, problem, federation, **options)
         return make, local
 
     def _rates(self) -> tuple[Any, Any]:
-        """Local and server rates; None: to be found."""
+        """Local and server rates; a local rate of None is chosen by a sweep."""
         if isinstance(self.rates, str):
             check.choice("rates", self.rates, ("auto", "advice"))
             return None, 1.0
@@ -214,7 +225,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _start(self, problem: Problem, features: int) -> Point | None:
-        """Where the last fit ended, if this one goes on from it."""
+        """The end of the last fit, if this one continues from there; else None."""
         if not (self.warm_start and hasattr(self, "_solution")):
             return None
         last = self._solution
@@ -222,13 +233,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         fresh = jax.eval_shape(problem.init, jax.random.key(0))
         if shapes(last) != [leaf.shape for leaf in jax.tree.leaves(fresh)]:
             raise BadValue(
-                "`warm_start` needs data of the same shape as the last fit's; got "
+                "`warm_start` needs data of the same shape as in the last fit, got "
                 f"{features} features and other sizes; clone the estimator."
             )
         return last
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The calibrated log odds of the second class; its order is the score's."""
+        """Calibrated log odds of the second class, in the same order as scores."""
         check_is_fitted(self)
         if self._client_column is not None:
             X = without_column(X, self._client_column)
@@ -236,18 +247,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(X @ self.coef_[0]).ravel() + self.intercept_[0]
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class that is more probable."""
+        """The more probable class of each row."""
         odds = self.decision_function(X)
         return self.classes_[(odds > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of both classes, by Platt's calibration on the training rows.
+        """Probabilities of both classes, by Platt's calibration.
 
-        It is fitted on the rows that the model was trained on, from sums over clients;
-        where few rows were used, expect them to be too sure.
+        It is fitted on the training rows, from sums over clients. After training on few
+        rows, expect the probabilities to be too close to 0 and 1.
         """
         odds = self.decision_function(X)
-        positive = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+        positive = expit(odds)
         return np.stack([1 - positive, positive], axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -258,7 +269,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
 
 def built(name: str, local: Any, server: Any, local_steps: int) -> Method:
-    """The algorithm with those of the three parameters that it has."""
+    """The algorithm, with those of the three parameters that it takes."""
     known = inspect.signature(ALGORITHMS[name]).parameters
     given = {"local_lr": local, "server_lr": server, "local_steps": local_steps}
     return ALGORITHMS[name](**{k: v for k, v in given.items() if k in known})

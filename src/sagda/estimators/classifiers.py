@@ -15,23 +15,24 @@ from sagda.problems.dro import DRO
 
 
 class FederatedAUCClassifier(FederatedClassifier):
-    """A linear score that maximises the AUC over clients' rows, which stay with them.
+    """A linear classifier that maximises the AUC over clients, which keep their rows.
 
     It suits imbalanced classes, and clients that have rows of one class only.
 
     Args:
-        algorithm: what trains, by its name in `sagda list`.
-        rates: `auto` chooses the local rate by a short sweep, `advice` those of x and y
-            by one around the theorems' scale; or a local rate, or a pair of a local and
-            a server rate, each one number or a pair for x and y.
+        algorithm: the training method, by its name in `sagda list`.
+        rates: `"auto"` chooses the local rate by a short sweep. `"advice"` chooses the
+            local rates of x and y by a sweep around the scale that the theorems
+            suggest. Or give a local rate, or a pair of a local and a server rate. Each
+            rate is a number, or a pair for x and y.
         local_steps: K, the steps of a client between exchanges.
-        rounds: T.
+        rounds: T, the communication rounds.
         cohort: m, the clients of a round; all of them if None.
-        batch_size: rows of a stochastic gradient; all of a client's if None.
+        batch_size: rows of a stochastic gradient; all rows of a client if None.
         standardise: give every feature mean zero and deviation one, from sums that
             clients add up.
-        warm_start: go on from the last fit.
-        random_state: of the start and the samples.
+        warm_start: start from the end of the last fit.
+        random_state: decides the start and the samples.
 
     Examples:
         >>> import numpy as np
@@ -54,11 +55,11 @@ class FederatedAUCClassifier(FederatedClassifier):
 class FederatedDROClassifier(FederatedClassifier):
     """Distributionally robust logistic regression over clients.
 
-    y weighs the rows: those with a large loss count more, as far as `pull` lets them.
+    y weighs the rows: rows with a large loss count more, within the limits of `pull`.
 
     Args:
-        pull: how strongly the weights are held at 1/n: the modulus in y; small values
-            mind the hardest rows more.
+        pull: how strongly the weights are pulled to 1/n, the modulus in y. Small values
+            put more weight on the hardest rows.
         algorithm, rates, local_steps, rounds, cohort, batch_size, standardise,
             warm_start, random_state: as for `FederatedAUCClassifier`.
     """
@@ -92,8 +93,7 @@ class FederatedDROClassifier(FederatedClassifier):
 
     def _problem(self, federation: Federation) -> DRO:
         n = federation.widest
-        features = federation.data.features.shape[1]
-        return DRO(features, n, lambda_1=self.pull / n**2)
+        return DRO(federation.width, n, lambda_1=self.pull / n**2)
 
     def _weights(self, x: Any) -> np.ndarray:
         return x

@@ -1,4 +1,7 @@
-"""Rows, labels and client labels as a federation."""
+"""Rows, labels and client labels of scikit-learn become a federation.
+
+Files are read elsewhere, in `sagda.data.readers`.
+"""
 
 from typing import Any
 
@@ -11,7 +14,7 @@ LARGEST = 8e9  # bytes of features in single precision
 
 
 def take_column(X: Any, client: Any) -> tuple[Any, Any]:
-    """Features and client labels, where `client` may name a column of a frame."""
+    """Features and client labels; `client` may name a column of a frame."""
     if not isinstance(client, str):
         return X, client
     columns = getattr(X, "columns", None)
@@ -29,7 +32,7 @@ def take_column(X: Any, client: Any) -> tuple[Any, Any]:
 
 
 def without_column(X: Any, name: str) -> Any:
-    """A frame without a column, if it has it."""
+    """The frame without this column; anything else unchanged."""
     columns = getattr(X, "columns", None)
     if columns is None or name not in list(columns):
         return X
@@ -37,16 +40,17 @@ def without_column(X: Any, name: str) -> Any:
 
 
 def client_labels(client: Any, rows: int) -> np.ndarray:
-    """One label a row; without any, all rows are one client's."""
+    """One label per row; without labels, one client holds all rows."""
     if client is None:
         return np.zeros(rows, int)
     items = client if isinstance(client, list | tuple) else np.asarray(client).tolist()
     labels = np.asarray(client)
     if labels.shape != (rows,):
         raise BadValue(
-            f"`client` must have shape ({rows},), one label a row, got {labels.shape}."
+            f"`client` must have shape ({rows},), one label per row, got "
+            f"{labels.shape}."
         )
-    # In an array of texts a missing one would read "nan".
+    # `items` and not `labels`: an array of texts turns a missing label into "nan".
     missing = [i for i, label in enumerate(items) if is_missing(label)]
     if missing:
         raise BadValue(
@@ -63,25 +67,27 @@ def is_missing(label: Any) -> bool:
 def federation_of(
     features: np.ndarray, label: np.ndarray, client: np.ndarray
 ) -> Federation:
-    """Clients in the order of their labels, padded to sizes that many fits share."""
+    """Clients in the order of their labels, padded to a size that many fits share."""
     names, owner = np.unique(client, return_inverse=True)
     order = np.argsort(owner, kind="stable")
     size = np.bincount(owner, minlength=len(names))
     table = Table(features.astype(np.float32), label.astype(np.float32))
-    found = Federation.of(table, order, size)._replace(names=names)
+    federation = Federation.of(table, order, size)._replace(names=names)
     rows = bucket(len(order))
-    return found.padded(rows, min(bucket(int(size.max())), rows))
+    return federation.padded(rows, min(bucket(int(size.max())), rows))
 
 
 def bucket(size: int) -> int:
-    """The next of sizes that grow by an eighth at most, so that fits of about one size
-    share compiled programs."""
+    """`size` rounded up, by an eighth at most.
+
+    Fits of similar size then have the same shapes, and share compiled programs.
+    """
     step = max(1, 2 ** max(0, size.bit_length() - 4))
     return max(8, -(-size // step) * step)
 
 
 def check_size(shape: tuple[int, ...]) -> None:
-    """Sparse rows are made dense for training."""
+    """Raise if the rows are too many to be made dense for training."""
     size = 4.0 * shape[0] * shape[1]
     if size > LARGEST:
         raise BadValue(

@@ -1,7 +1,8 @@
-"""Rates of estimators by short sweeps, each in one compiled program.
+"""The local rates of a classifier, chosen by short sweeps.
 
-`auto` goes over one local rate; `advice` over x's and y's, around the scale that the
-theorems' constants set.
+`rates="auto"` sweeps one rate for x and y. `rates="advice"` sweeps both, around the
+scale that the theorems suggest. Each sweep is one compiled program. Grids of any
+parameter, from files, are in `sagda.runs.grid`.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from sagda.methods import Method
 from sagda.problems.base import Problem
 from sagda.simulator.sweep import sweep
 
-FIRST, FACTOR, WIDE = 1e-3, 3.0, 7  # 0.001 to 0.7
-TURNS = 3  # how often the values may move after a best one at their edge
-ROUNDS = 40
+FIRST, FACTOR, WIDE = 1e-3, 3.0, 7  # a sweep has seven rates, first 0.001 to 0.7
+TURNS = 3  # sweeps at most: the range moves while the best rate is at its edge
+ROUNDS = 40  # of a sweep, at most
 
 
 def local_rate(
@@ -28,22 +29,22 @@ def local_rate(
     rounds: int,
     **options: Any,
 ) -> float:
-    """The rate with the least ||grad Phi||^2 after some rounds."""
+    """The local rate with the lowest ||grad Phi||^2 in a short run."""
     rounds = min(rounds, ROUNDS)
-    found: dict[int, float] = {}
+    errors: dict[int, float] = {}
     low = best = 0
     for _ in range(TURNS):
-        places = list(range(low, low + WIDE))
-        methods = [make(rate_at(i)) for i in places]
+        steps = list(range(low, low + WIDE))
+        methods = [make(rate_at(i)) for i in steps]
         runs = sweep(
             methods, problem, federation, rounds=rounds,
             eval_every=max(1, rounds // 10), **options,
         )  # fmt: skip
         last = max(1, rounds // 4)
-        errors = [float(run.history.tail("grad_phi_sq", last).mean()) for run in runs]
-        found |= zip(places, np.nan_to_num(errors, nan=np.inf).tolist(), strict=True)
-        best = min(found, key=lambda i: found[i])
-        if low < best < low + WIDE - 1 or not np.isfinite(found[best]):
+        tails = [float(run.history.tail("grad_phi_sq", last).mean()) for run in runs]
+        errors |= zip(steps, np.nan_to_num(tails, nan=np.inf).tolist(), strict=True)
+        best = min(errors, key=lambda i: errors[i])
+        if low < best < low + WIDE - 1 or not np.isfinite(errors[best]):
             break
         low += (WIDE - 2) * (1 if best > low else -1)
     return rate_at(best)
@@ -61,13 +62,13 @@ def advised(
     batch_size: int | None,
     seeds: int,
 ) -> tuple[float, float]:
-    """Local rates of x and y: those that work beside the ones that can be proved."""
+    """Local rates of x and y: the ones that work best near the theorems' scale."""
     from sagda import theory
 
     if name not in theory.CONDITIONS:
         raise BadValue(
             f"`rates` may be 'advice' only for {', '.join(theory.CONDITIONS)}, which "
-            f"the theorems are about, got algorithm {name!r}; 'auto' does for all."
+            f"the theorems are about, got algorithm {name!r}; 'auto' works for all."
         )
     setting = theory.Setting(
         federation.clients, cohort or federation.clients, local_steps, rounds
@@ -75,17 +76,18 @@ def advised(
     constants = theory.estimate(problem, federation, batch_size=batch_size).constants
     provable = theory.rates.best(name, constants, setting)
     given = theory.Steps(FIRST, FIRST)
-    found = theory.practice(
+    advice = theory.practice(
         make(FIRST), problem, federation, constants, setting, given, provable,
         batch_size=batch_size, seeds=seeds,
     ).best.steps  # fmt: skip
-    return found.x_local, found.y_local
+    return advice.x_local, advice.y_local
 
 
 def lowered(rate: Any) -> Any:
-    """A rate, or a pair of them, a step down."""
+    """The rate, or each of a pair, divided by `FACTOR`."""
     return tuple(map(lowered, rate)) if isinstance(rate, tuple) else rate / FACTOR
 
 
 def rate_at(i: int) -> float:
+    """The rate i steps above `FIRST`, with three digits."""
     return float(f"{FIRST * FACTOR**i:.3g}")

@@ -292,10 +292,10 @@ def measure(
 
 
 def auc(score: np.ndarray, label: np.ndarray) -> float:
-    """The share of (positive, negative) pairs ranked rightly; a tie counts a half.
+    """The share of (positive, negative) pairs in the right order; a tie counts half.
 
-    By sorting the negatives only: this runs at every evaluation, and `roc_auc_score`
-    takes more than ten times as long.
+    It sorts the two classes separately: this runs at every evaluation, and
+    `roc_auc_score` takes more than ten times as long.
 
     Examples:
         >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([-1, -1, 1, 1]))
@@ -303,10 +303,32 @@ def auc(score: np.ndarray, label: np.ndarray) -> float:
     """
     if not np.isfinite(score).all():
         return float("nan")
-    positive, negative = score[label > 0], np.sort(score[label <= 0])
-    if len(positive) == 0 or len(negative) == 0:
-        return float("nan")
-    positive = np.sort(positive)
-    below = np.searchsorted(negative, positive, "left").sum()
-    not_above = np.searchsorted(negative, positive, "right").sum()
-    return float((below + not_above) / (2 * len(positive) * len(negative)))
+    positive, negative = np.sort(score[label > 0]), np.sort(score[label <= 0])
+    below = np.searchsorted(negative, positive, "left")
+    upto = np.searchsorted(negative, positive, "right")
+    return share_of_pairs(np.ones(len(positive)), below, upto, len(negative))
+
+
+def auc_of_counts(positive: np.ndarray, negative: np.ndarray) -> float:
+    """The AUC from how many rows of each class have each score, in ascending order.
+
+    Examples:
+        >>> auc_of_counts(np.array([0, 1, 1]), np.array([1, 1, 0]))
+        0.875
+    """
+    upto = np.cumsum(negative)
+    return share_of_pairs(positive, upto - negative, upto, negative.sum())
+
+
+def share_of_pairs(positive: Any, below: Any, upto: Any, negatives: Any) -> float:
+    """The weighted AUC; NaN without a pair.
+
+    Args:
+        positive: weights of the positive rows, or counts of equal ones.
+        below: for each of them, the weight of negatives with a lower score.
+        upto: likewise, with a lower or the same score.
+        negatives: the weight of all negatives.
+    """
+    pairs = positive.sum() * negatives
+    # Integers below 2^53 are exact in double precision, and so is this sum of them.
+    return float(positive @ (below + upto) / (2 * pairs)) if pairs else float("nan")

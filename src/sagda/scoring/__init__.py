@@ -1,1 +1,4 @@
-"""After training: scores, calibration and evaluation of a model."""
+"""After training: scores of new rows, calibrated probabilities, and evaluation.
+
+Nothing here trains. Start with `scorer.py`.
+"""

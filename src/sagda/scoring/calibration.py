@@ -1,17 +1,22 @@
-"""Platt's calibration from sums over clients: scores to probabilities."""
+"""Platt's calibration from sums over clients: scores to probabilities.
+
+scikit-learn fits it on pooled rows. Here clients only add up sums, so their rows stay
+with them. The fit has two numbers, a slope and an offset.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
-STEPS = 100
-ENOUGH = 1e-10
-LEAST = 1e-12  # the slope: scores keep their order
+STEPS = 100  # of Newton's method, at most
+ENOUGH = 1e-10  # decrease of the loss per row at which it stops
+LEAST = 1e-12  # slope; above zero, so that calibration never reorders scores
 
 
 class Calibration(NamedTuple):
-    """log odds = slope * score + offset."""
+    """Scores to log odds: slope * score + offset."""
 
     slope: float
     offset: float
@@ -24,24 +29,25 @@ def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
     """Fit slope and offset by Newton's method on the logistic loss.
 
     Args:
-        parts: of each client its scores, and whether each row is positive. Of them
-            only counts, sums of scores, gradients and Hessians are used.
+        parts: for each client its scores, and whether each row is positive. Only
+            counts, and sums of scores, gradients and Hessians are used.
     """
     positives = sum(int(label.sum()) for _, label in parts)
     rows = sum(len(label) for _, label in parts)
     mean = sum(scores.sum() for scores, _ in parts) / rows
     spread = sum(((scores - mean) ** 2).sum() for scores, _ in parts) / rows
     unit = float(np.sqrt(spread)) or 1.0
-    # Platt's targets: away from 0 and 1, so that separable classes have an answer.
+    # Platt's targets lie inside (0, 1), so that separable classes have a solution.
     high = (positives + 1) / (positives + 2)
     low = 1 / (rows - positives + 2)
 
     def sums(a: float, b: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss at slope a and offset b, its gradient and its Hessian."""
         value, slope, curve = 0.0, np.zeros(2), np.zeros((2, 2))
         for scores, label in parts:
             s = (scores - mean) / unit
             odds, target = a * s + b, np.where(label, high, low)
-            p = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+            p = expit(odds)
             value += float((np.logaddexp(0, odds) - target * odds).sum())
             both = np.stack([s, np.ones_like(s)])
             slope += both @ (p - target)
@@ -60,7 +66,7 @@ def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
         if done:
             break
     a, b = float(at[0]) / unit, float(at[1])
-    if a < LEAST:  # backwards: scores tell nothing, and all rows have the base rate
+    if a < LEAST:  # scores do not help: all rows get the base rate
         share = (positives * high + (rows - positives) * low) / rows
         a, b = LEAST, float(np.log(share / (1 - share)))
     return Calibration(a, b - a * mean)

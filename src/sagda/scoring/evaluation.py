@@ -1,4 +1,8 @@
-"""How good a model is on rows of one's own: AUC, by client, and calibration."""
+"""How good a trained model is on labelled rows: AUC, AUC by client, and calibration.
+
+It takes scores and labels as arrays. `scorer.py` makes the scores, and the report of an
+evaluation is in `sagda.report`. Evaluation during training is in `sagda.simulator`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +10,11 @@ import numpy as np
 
 from sagda.check import BadValue
 from sagda.keys import generator
-from sagda.problems.metrics import auc
+from sagda.problems.metrics import auc, auc_of_counts
 
-DRAWS = 1000
-BINS = 10
-POINTS = 300  # of a curve that is drawn
+DRAWS = 1000  # of the bootstrap
+BINS = 10  # of the calibration curve
+POINTS = 300  # of a curve in the report
 
 
 class Interval(NamedTuple):
@@ -20,7 +24,7 @@ class Interval(NamedTuple):
 
 
 class ClientScore(NamedTuple):
-    """One client's rows; its AUC where both classes are there."""
+    """One client's rows, and its AUC if it has rows of both classes."""
 
     name: str
     rows: int
@@ -29,11 +33,11 @@ class ClientScore(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Of scores and probabilities against labels."""
+    """The measures of one model on one set of rows."""
 
     rows: int
     positives: int
-    auc: Interval  # of all rows together, with a bootstrap interval
+    auc: Interval  # of all rows together, with its bootstrap interval
     clients: list[ClientScore]
     brier: float
     calibration_error: float
@@ -43,9 +47,9 @@ class Evaluation(NamedTuple):
 
     @property
     def worst(self) -> ClientScore | None:
-        """The client with the least AUC, of those that have one."""
+        """The client with the lowest AUC, of those that have one."""
         with_both = [client for client in self.clients if client.auc is not None]
-        return min(with_both, key=lambda own: own.auc or 0.0) if with_both else None
+        return min(with_both, key=lambda c: c.auc or 0.0) if with_both else None
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict() | {
@@ -63,7 +67,17 @@ def evaluate(
     *,
     seed: int = 0,
 ) -> Evaluation:
-    """Judge scores; the AUC is that of all rows, never a mean of clients' AUCs."""
+    """The measures of scores and probabilities against labels.
+
+    The AUC is that of all rows together, not a mean of the clients' AUCs.
+
+    Args:
+        scores: one per row.
+        probability: of the positive class, one per row.
+        label: positive above zero.
+        client: who holds each row, if known.
+        seed: of the bootstrap.
+    """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     positive = label > 0
@@ -75,65 +89,65 @@ def evaluate(
     false, true, _ = roc_curve(positive, scores)
     precision, recall, _ = precision_recall_curve(positive, scores)
     bins = reliability(probability, positive)
-    away = sum(rows * abs(mean - share) for mean, share, rows in bins)
+    error = sum(rows * abs(mean - share) for mean, share, rows in bins)
     return Evaluation(
-        len(positive),
-        int(positive.sum()),
-        bootstrap(scores, label, seed),
-        by_client(scores, label, client),
-        float(((probability - positive) ** 2).mean()),
-        away / len(positive),
-        bins,
-        thinned(false, true),
-        thinned(recall, precision),
+        rows=len(positive),
+        positives=int(positive.sum()),
+        auc=bootstrap(scores, label, seed),
+        clients=by_client(scores, label, client),
+        brier=float(((probability - positive) ** 2).mean()),
+        calibration_error=error / len(positive),
+        bins=bins,
+        roc=thinned(false, true),
+        pr=thinned(recall, precision),
     )
 
 
 def bootstrap(scores: np.ndarray, label: np.ndarray, seed: int) -> Interval:
-    """The AUC, and the middle 95 % of it over rows drawn anew with repetition."""
+    """The AUC, and the middle 95 % of it over rows resampled with replacement."""
     rng = generator(seed, "bootstrap")
-    values, place = np.unique(scores, return_inverse=True)
+    # Scores are ranked once; a draw only changes how often each row counts.
+    values, rank = np.unique(scores, return_inverse=True)
     positive, rows = label > 0, len(label)
-    found = []
+    draws = []
     for _ in range(DRAWS):
         times = np.bincount(rng.integers(rows, size=rows), minlength=rows)
-        up = np.bincount(place, weights=times * positive, minlength=len(values))
-        down = np.bincount(place, weights=times * ~positive, minlength=len(values))
-        pairs = up.sum() * down.sum()
-        if pairs:
-            below = np.cumsum(down) - down
-            found.append(float(up @ (below + down / 2) / pairs))
-    low, high = np.quantile(found, [0.025, 0.975])
+        up = np.bincount(rank, weights=times * positive, minlength=len(values))
+        down = np.bincount(rank, weights=times * ~positive, minlength=len(values))
+        draws.append(auc_of_counts(up, down))
+    # A draw of one class only has no AUC.
+    low, high = np.nanquantile(draws, [0.025, 0.975])
     return Interval(auc(scores, label), float(low), float(high))
 
 
 def by_client(
     scores: np.ndarray, label: np.ndarray, client: np.ndarray | None
 ) -> list[ClientScore]:
+    """Each client's rows and AUC; an empty list if clients are not known."""
     if client is None:
         return []
-    out = []
+    clients = []
     for name in np.unique(client):
-        own = client == name
-        positives = int((label[own] > 0).sum())
-        both = 0 < positives < own.sum()
-        value = auc(scores[own], label[own]) if both else None
-        out.append(ClientScore(str(name), int(own.sum()), positives, value))
-    return out
+        mine = client == name
+        rows, positives = int(mine.sum()), int((label[mine] > 0).sum())
+        value = auc(scores[mine], label[mine]) if 0 < positives < rows else None
+        clients.append(ClientScore(str(name), rows, positives, value))
+    return clients
 
 
 def reliability(
     probability: np.ndarray, positive: np.ndarray
 ) -> list[tuple[float, float, int]]:
-    """Rows in ten parts of one size, by their probability."""
+    """Mean probability, share of positives and rows of ten equal parts, ascending."""
     order = np.argsort(probability, kind="stable")
     return [
-        (float(probability[own].mean()), float(positive[own].mean()), len(own))
-        for own in np.array_split(order, BINS)
-        if len(own)
+        (float(probability[part].mean()), float(positive[part].mean()), len(part))
+        for part in np.array_split(order, BINS)
+        if len(part)
     ]
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), POINTS)).astype(int))
-    return [(float(x[i]), float(y[i])) for i in keep]
+    """At most `POINTS` points of a curve, evenly chosen."""
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), POINTS)).astype(int))
+    return [(float(x[i]), float(y[i])) for i in chosen]

@@ -1,4 +1,8 @@
-"""`Scorer`: a trained model of a run folder, for rows of one's own."""
+"""`Scorer`: a trained model from a run folder, ready to score new rows.
+
+It reads recipe.json and model.safetensors, which `sagda run` and `sagda compare` write.
+It never trains. How good the scores are is measured in `evaluation.py`.
+"""
 
 import json
 from pathlib import Path
@@ -8,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
+from scipy.special import expit
 
 from sagda.check import BadValue
 from sagda.data.datasets import binary
@@ -29,7 +34,7 @@ def score(problem: Problem, x: Any, rows: Table) -> Any:
 
 
 def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
-    """[rows], in double precision: the same wherever and however many are scored."""
+    """Scores, [rows], in double precision: a row's score is the same in any batch."""
     if problem.uses_torch:
         from sagda.simulator.torch.objective import torch_scores
 
@@ -45,7 +50,7 @@ def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
 
 
 class Scorer(NamedTuple):
-    """A model, and how the rows it scores are made."""
+    """A trained model, and the recipe that turns columns into its features."""
 
     name: str
     problem: Problem
@@ -63,13 +68,13 @@ class Scorer(NamedTuple):
         seed: int | None = None,
         model: str | None = None,
     ) -> "Scorer":
-        """The model of a run folder; of several, name the one.
+        """The model in a run folder.
 
         Args:
-            folder: what `sagda run` or `sagda compare` left.
-            algorithm: which one, where several were compared.
-            seed: which one, where there were several; the first by default.
-            model: FILE.py:FUNCTION, where the model is of one's own code.
+            folder: a folder written by `sagda run` or `sagda compare`.
+            algorithm: which algorithm's model, if several were compared.
+            seed: which seed's model; the first by default.
+            model: FILE.py:FUNCTION, if the model is your own code.
         """
         if model is not None:
             allow(model)
@@ -80,49 +85,53 @@ class Scorer(NamedTuple):
                 f"{folder} holds no model that scores rows: no {RECIPE}. `sagda run` "
                 f"with problem {' or '.join(scoring)} makes one."
             )
-        facts = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-        own = chosen(facts["models"], algorithm, seed)
-        name = f"{own['algorithm']}, seed {own['seed']}"
-        if own["calibration"] is None:
+        stored = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        entry = chosen(stored["models"], algorithm, seed)
+        name = f"{entry['algorithm']}, seed {entry['seed']}"
+        if entry["calibration"] is None:
             raise BadValue(
                 f"{folder}: {name} has no model that scores: it diverged, or it was "
                 "not measured at the end."
             )
-        recipe = Recipe.from_json(facts)
+        recipe = Recipe.from_json(stored)
         problem = problem_of(
-            facts["problem"], Facts(**facts["facts"]), facts["model"], facts["options"]
+            stored["problem"],
+            Facts(**stored["facts"]),
+            stored["model"],
+            stored["options"],
         )
         arrays = safetensors.numpy.load((folder / MODEL).read_bytes())
-        like = shape_of(problem).x
         return cls(
-            name,
-            problem,
-            filled(like, arrays, f"{own['begin']}x"),
-            recipe,
-            facts["label"],
-            facts["positive"],
-            Calibration(*own["calibration"]),
+            name=name,
+            problem=problem,
+            x=filled(shape_of(problem).x, arrays, f"{entry['begin']}x"),
+            recipe=recipe,
+            label=stored["label"],
+            positive=stored["positive"],
+            calibration=Calibration(*entry["calibration"]),
         )
 
     def scores(self, table: Table) -> np.ndarray:
-        """One number a row of `recipe.read`: the larger, the more like a positive."""
+        """One score per row of `recipe.read`; higher means more likely positive."""
         return scored(self.problem, self.x, table.features)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Of the positive class, by the calibration on the training rows."""
-        return 1 / (1 + np.exp(-np.clip(self.calibration(scores), -500, 500)))
+        """Probabilities of the positive class, calibrated on the training rows."""
+        return expit(self.calibration(scores))
 
     def predict(self, rows: Any, *, label: str | None = None) -> np.ndarray:
-        """Scores of a file's or a frame's rows."""
-        own = label, self.label  # the second is left alone if it is there
+        """Scores of the rows of a file or a frame; labels are not needed."""
+        # The label column of the training data is no feature, if the rows have it.
         if isinstance(rows, str | Path):
-            return self.scores(self.recipe.read(Path(rows), own[0], None, own[1]))
-        return self.scores(self.recipe.frame(rows, *own))
+            table = self.recipe.read(Path(rows), label, None, unused=self.label)
+        else:
+            table = self.recipe.frame(rows, label, unused=self.label)
+        return self.scores(table)
 
     def labelled(
         self, path: str | Path, label: str | None = None, client: str | None = None
     ) -> Table:
-        """A file's rows as the model sees them, their labels as -1 and +1."""
+        """A file's rows with the model's features, and labels of -1 and +1."""
         table = self.recipe.read(Path(path), label or self.label, client)
         return binary(table, self.positive)
 
@@ -130,16 +139,16 @@ class Scorer(NamedTuple):
 def chosen(
     models: list[dict[str, Any]], algorithm: str | None, seed: int | None
 ) -> dict[str, Any]:
-    """The model that was asked for; the first seed's if none is named."""
-    found = [
-        own
-        for own in models
-        if algorithm in (None, own["algorithm"]) and seed in (None, own["seed"])
+    """The entry of the named model; the first seed's if no seed is named."""
+    entries = [
+        entry
+        for entry in models
+        if algorithm in (None, entry["algorithm"]) and seed in (None, entry["seed"])
     ]
-    if len({own["algorithm"] for own in found}) != 1:
-        shown = ", ".join(f"{own['algorithm']} (seed {own['seed']})" for own in models)
+    if len({entry["algorithm"] for entry in entries}) != 1:
+        shown = ", ".join(f"{m['algorithm']} (seed {m['seed']})" for m in models)
         raise BadValue(
             f"`algorithm` and `seed` must name one of the models {shown}, got "
             f"{algorithm or 'no algorithm'} and {'no seed' if seed is None else seed}."
         )
-    return found[0]
+    return entries[0]

@@ -24,7 +24,7 @@ from sagda.federation.questions import (
 )
 from sagda.federation.server.rounds import FederatedRounds
 from sagda.problems.inner import norm_sq
-from sagda.problems.metrics import COLUMNS
+from sagda.problems.metrics import COLUMNS, auc_of_counts
 from sagda.scoring.calibration import calibrated
 
 
@@ -231,15 +231,9 @@ def calibration_of(counts: list[ScoreCounts]) -> list[float] | None:
 
 
 def pooled_auc(counts: list[ScoreCounts]) -> float:
-    """The AUC over the rows of all sites; ties count one half."""
+    """The AUC over the rows of all sites."""
     score, positive, negative = (
         np.concatenate([columns[i] for columns in counts]) for i in range(3)
     )
-    _, place = np.unique(score, return_inverse=True)
-    positive = np.bincount(place, positive)
-    negative = np.bincount(place, negative)
-    if not positive.sum() or not negative.sum():
-        return float("nan")
-    below = np.cumsum(negative) - negative
-    won = positive @ (below + negative / 2)
-    return float(won / (positive.sum() * negative.sum()))
+    _, rank = np.unique(score, return_inverse=True)
+    return auc_of_counts(np.bincount(rank, positive), np.bincount(rank, negative))
