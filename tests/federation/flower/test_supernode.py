@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sagda.check import BadValue
 from sagda.federation.flower import supernode
+from sagda.federation.flower.processes import UNGUARDED
 from sagda.federation.flower.supernode import Farewell, Gone, join, node_options
 from sagda.federation.site.folder import FAREWELL, SiteFolder
 
@@ -54,6 +56,17 @@ def test_a_node_that_ended_is_restarted_until_the_farewell(site, monkeypatch):
     assert farewell == Farewell("r", 7, "done")
     assert len(nodes) == 2
     assert sentences[1] == "the node ended (killed); restarting it"
+
+
+def test_a_node_without_its_guards_is_not_restarted(site, monkeypatch):
+    node = SimpleNamespace(
+        code=UNGUARDED, stop=lambda: None, last_lines=lambda count: "sagda needs a part"
+    )
+    monkeypatch.setattr(supernode, "start_node", lambda *arguments: node)
+    monkeypatch.setattr(supernode.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(supernode.network, "listens", lambda host, port: True)
+    with pytest.raises(BadValue, match=r"^sagda needs a part$"):
+        join(site, "127.0.0.1:8000")
 
 
 def test_a_site_gives_up_without_a_server(site, monkeypatch):

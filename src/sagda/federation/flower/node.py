@@ -8,6 +8,7 @@ import sys
 
 from sagda.check import BadValue
 from sagda.federation.flower.guards import guard_node
+from sagda.federation.flower.processes import UNGUARDED
 
 
 def main() -> None:
@@ -15,7 +16,8 @@ def main() -> None:
     try:
         guard_node()
     except BadValue as error:
-        sys.exit(f"sagda: {error}")
+        print(error, file=sys.stderr)
+        sys.exit(UNGUARDED)
     from flwr.supernode.cli import flower_supernode
 
     flower_supernode()

@@ -18,6 +18,7 @@ from sagda import network
 from sagda.check import BadValue
 
 FLOWER_VERSION = "1.41"
+UNGUARDED = 78  # exit code of a node whose Flower lacks a part that a guard needs
 # Flower must not report to its makers, look for updates, or install packages.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import tomli_w
 
 from sagda import durable, network
-from sagda.federation.flower.processes import Process
+from sagda.check import BadValue
+from sagda.federation.flower.processes import UNGUARDED, Process
 from sagda.federation.site.folder import FAREWELL, LEAVING, SiteFolder
 
 PATIENCE = 90.0  # seconds without a server, after which a site gives up
@@ -84,6 +85,8 @@ def join(
                     raise Gone(f"no server at {server} for {patience:g} seconds")
                 if node is not None and node.code is not None:
                     node.stop()
+                    if node.code == UNGUARDED:  # and would be, however often restarted
+                        raise BadValue(node.last_lines(1))
                     say(f"the node ended ({node.last_lines(1)}); restarting it")
                     node = None
                 if node is None and now - started > RESTART and reached == now:
