@@ -17,28 +17,28 @@ COHORTS = runs.COHORTS
 
 
 @pytest.fixture(scope="module")
-def found():
+def evidence():
     return json.loads(deep.EVIDENCE.read_text(encoding="utf-8"))
 
 
-def test_the_page_has_the_numbers_of_the_evidence(found):
+def test_the_page_has_the_numbers_of_the_evidence(evidence):
     page = (ROOT / "docs" / "deep-auc.md").read_text(encoding="utf-8")
-    assert deep.generated(found) in page
-    assert found["settings"] == runs.SETTINGS
-    assert deep.finished(found)
+    assert deep.generated(evidence) in page
+    assert evidence["settings"] == runs.SETTINGS
+    assert deep.finished(evidence)
 
 
-def test_chosen_rates_are_the_best_of_all_and_inside_their_grids(found):
-    for cohort in deep.finished(found):
+def test_chosen_rates_are_the_best_of_all_and_inside_their_grids(evidence):
+    for cohort in deep.finished(evidence):
         for method, axes in runs.METHODS.items():
-            own = found["runs"][f"{method}/{cohort}"]
-            tried = runs.places(found["tuning"][f"{method}/{cohort}"])
-            best = tuple(runs.rung(own["rates"][axis]) for axis in axes)
+            entry = evidence["runs"][f"{method}/{cohort}"]
+            tried = runs.places(evidence["tuning"][f"{method}/{cohort}"])
+            best = tuple(runs.rung(entry["rates"][axis]) for axis in axes)
             assert tried[best] == max(tried.values())
             for move in product((-1, 0, 1), repeat=len(best)):
                 assert tuple(np.add(best, move).tolist()) in tried
             values = runs.neighbours(tried, best)
-            assert own["validation"] == dict(zip(axes, values, strict=True))
+            assert entry["validation"] == dict(zip(axes, values, strict=True))
 
 
 def test_tuning_and_reporting_share_no_seed():
@@ -52,15 +52,15 @@ def test_rates_are_on_a_ladder():
 
 
 def test_a_grid_grows_until_its_best_is_inside():
-    asked = []
+    measured = []
 
     def hill(place):
-        asked.append(place)
+        measured.append(place)
         return -((place[0] - 3) ** 2) - (place[1] + 2) ** 2
 
     assert runs.tune(hill, (0, 0), {}) == (3, -2)
-    assert len(asked) == len(set(asked))
-    tried = {place: hill(place) for place in set(asked)}
+    assert len(measured) == len(set(measured))
+    tried = {place: hill(place) for place in set(measured)}
     assert runs.neighbours(tried, (3, -2)) == [[-1, 0, -1]] * 2
 
 
@@ -74,16 +74,16 @@ def test_an_optimum_at_an_edge_is_refused():
 
 
 def test_a_diverged_run_counts_as_the_worst():
-    kept = {"0.1 3": [{"auc": [0.5, None]}, {"auc": [0.5, 0.9]}]}
-    assert runs.places(kept) == {(-2, 1): 0.45}
+    points = {"0.1 3": [{"auc": [0.5, None]}, {"auc": [0.5, 0.9]}]}
+    assert runs.places(points) == {(-2, 1): 0.45}
 
 
 def made_up(shift: float) -> dict:
-    """Runs of all methods; SAGDA is ahead by `shift` and a little noise."""
+    """Evidence in which SAGDA is ahead by `shift` and a little noise."""
     noise = np.array([0.0, 1.0, -1.0, 2.0, 0.5]) / 10_000
     evaluations = runs.ROUNDS // runs.EVERY + 1
 
-    def own(ahead):
+    def runs_of(ahead):
         curves = {
             str(seed): {
                 "auc": [0.9 + seed / 1000 + ahead * (shift + more)] * evaluations
@@ -94,7 +94,7 @@ def made_up(shift: float) -> dict:
 
     return {
         "runs": {
-            f"{method}/{cohort}": own(method == "sagda-i")
+            f"{method}/{cohort}": runs_of(method == "sagda-i")
             for method in runs.METHODS
             for cohort in COHORTS
         }
@@ -106,18 +106,20 @@ def made_up(shift: float) -> dict:
     [(1e-3, "ahead", 5), (0.0, "level", 3), (-1e-3, "behind", 0)],
 )
 def test_differences_are_paired_with_their_intervals(shift, word, ahead):
-    found = made_up(shift)
-    ours, theirs = (deep.aucs(found, m, 50)[:, 5] for m in ("sagda-i", "fsgda"))
+    evidence = made_up(shift)
+    ours, theirs = (deep.aucs(evidence, m, 50)[:, 5] for m in ("sagda-i", "fsgda"))
     low, high = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     mean = 1000 * (ours - theirs).mean()
-    row = next(r for r in deep.differences(found, 50).splitlines() if "round 50" in r)
+    row = next(
+        r for r in deep.differences(evidence, 50).splitlines() if "round 50" in r
+    )
     assert f"{mean:+.2f} [{1000 * low:+.2f}, {1000 * high:+.2f}]" in row
     assert f"| {ahead} of 5 | {word} |" in row
 
 
 def test_intervals_of_one_method():
-    found = made_up(0.0)
-    values = deep.aucs(found, "fsgda", 50)[:, -1]
+    evidence = made_up(0.0)
+    values = deep.aucs(evidence, "fsgda", 50)[:, -1]
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    row = next(r for r in deep.results(found, 50).splitlines() if "FSGDA" in r)
+    row = next(r for r in deep.results(evidence, 50).splitlines() if "FSGDA" in r)
     assert row.endswith(f"{values.mean():.4f} [{low:.4f}, {high:.4f}] |")

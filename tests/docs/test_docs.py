@@ -1,4 +1,4 @@
-"""The programs in the README and in the docs run as they stand there."""
+"""The programs and commands in the README and in the docs work as printed."""
 
 import re
 import runpy
@@ -36,7 +36,7 @@ LONG = (*TUTORIALS, "trackers", "simulate")
     ids=lambda page: page.stem,
 )
 def test_the_programs_of_a_page_run(page, capsys, tmp_path, monkeypatch):
-    """One after the other, as a reader would type them."""
+    """The programs of a page run in sequence, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}
     with jax.numpy_rank_promotion("allow"):
@@ -53,7 +53,7 @@ def test_the_programs_of_a_page_run(page, capsys, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_readme_prints_what_it_says(capsys):
-    """And its program is the one that `make demo` runs."""
+    """The README's program is examples/quickstart.py, and its output is as printed."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (program,) = programs(ROOT / "README.md")
     example = ROOT / "examples" / "quickstart.py"
@@ -85,7 +85,7 @@ def test_the_demo_compares_what_the_readme_shows():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_on_the_pages_are_understood(page, tmp_path, monkeypatch):
-    """Parsed as typed; nothing runs."""
+    """Every command is parsed; nothing runs."""
     from sagda.commands.main import app
 
     text = page.read_text(encoding="utf-8")

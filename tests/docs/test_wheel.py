@@ -1,4 +1,4 @@
-"""A wheel, installed in an empty environment, loads a9a, trains and draws."""
+"""A wheel that is installed in an empty environment loads a9a, trains and draws."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The paper's claim on real data: variates remove what heterogeneity does to FSGDA."""
+"""The claim of the paper on a9a: variates remove FSGDA's error from heterogeneity."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_with_few_clients_a_round_only_option_i_is(a9a):
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", ["batch", "all"])
 def test_variates_from_all_rows_lower_the_noise_of_few_clients(a9a, rows):
-    """With batches of 10 and 10 clients, the noise of v_i is what is left."""
+    """With batches of 10 rows and 10 clients, the noise of v_i remains."""
     clients, _ = a9a
     run = sagda.simulate(
         sagda.sagda_i(variate_batch=rows, start="warm"),

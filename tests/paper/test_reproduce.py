@@ -41,7 +41,7 @@ def curve(level, seeds=5, slope=0.0, spread=0.05, cost=1.0, key=0):
 
 
 @pytest.mark.parametrize("name", figures.ORDER)
-def test_every_figure_is_whole(name):
+def test_every_figure_is_complete(name):
     """Its configurations resolve, and the paper's settings are the printed ones."""
     figure = figures.read(name)
     assert set(figure.parts) == set(figures.SETTINGS) == set(figure.captions)
@@ -61,7 +61,7 @@ def test_every_figure_is_whole(name):
 
 @pytest.mark.parametrize("name", [*claims.PANELS, "partial"])
 def test_tuned_rates_are_inside_their_sweeps(name):
-    """One budget for all methods, or more where a grid grew; the best is no edge."""
+    """All methods have one budget, or more if a grid grew; the best is not an edge."""
     found = figures.read(name).tuning["found"]
     assert list(found) == SIX
     least = min(len(one["sweep"]) for one in found.values())
@@ -85,7 +85,7 @@ def test_names_of_figures():
         figures.chosen(["fig9"])
 
 
-def test_an_interval_is_student_s():
+def test_intervals_are_those_of_student_s_t():
     mean, low, high = interval(np.array([1.0, 2.0, 4.0]))
     half = 4.302653 * np.std([1, 2, 4], ddof=1) / 3**0.5
     assert (mean, high - mean, mean - low) == pytest.approx((7 / 3, half, half))
@@ -95,17 +95,17 @@ def test_an_interval_is_student_s():
 def test_an_effect_is_paired_and_at_equal_budgets():
     near, far = curve(1e-4, slope=0.1), curve(1e-2, slope=0.1)
     found = effect(near, far, "round")
-    # The seeds' noise is shared, so the pairs agree: the interval has no width.
+    # Both curves have the same noise per seed, so the interval has no width.
     assert found.factor == pytest.approx(100)
     assert found.low == pytest.approx(found.high)
     assert found.ahead
-    # With twenty times the bytes a round, the nearer one has come nowhere.
+    # With twenty times the bytes per round, the better one is far behind.
     dear = curve(1e-4, slope=0.1, cost=20.0)
     assert effect(dear, far, "round").ahead
     assert effect(dear, far, "bytes").behind
 
 
-def test_who_diverges_loses():
+def test_a_diverged_run_loses():
     fine, broken = curve(1e-2), curve(1e-4)
     broken.error[2, -1] = np.nan
     assert effect(fine, broken, "round").factor == math.inf
@@ -119,7 +119,7 @@ def test_where_curves_cross():
     assert crossing(fast, curve(1e-1, spread=0), "round") == pytest.approx(0, abs=6)
 
 
-def test_a_band_holds_its_mean_and_smoothing_keeps_constants():
+def test_a_band_contains_its_mean_and_smoothing_keeps_constants():
     low_mean_high = band(curve(1e-3, slope=1.0, spread=0.3), "grad_phi_sq")
     mean, low, high = low_mean_high
     assert ((low < mean) & (mean < high)).all()
@@ -145,7 +145,7 @@ def test_verdicts_follow_the_evidence():
     assert "larger in 2: sagda-i against cd-mage-plus (fig1c)" in first.why
 
 
-def test_evidence_is_kept_to_four_figures(tmp_path):
+def test_evidence_is_stored_to_four_digits(tmp_path):
     found = evidence_of(sagda_i=1e-4, fsgda=1e-2)
     found.curves["paper"]["fsgda"].error[0, 3] = np.nan
     store(tmp_path / "e.json", found)
@@ -159,8 +159,8 @@ def test_evidence_is_kept_to_four_figures(tmp_path):
     assert sorted(epsilons, reverse=True) == epsilons
 
 
-def test_a_grid_grows_to_where_the_best_is(monkeypatch):
-    """Errors with a minimum far outside of the grid; every method has one budget."""
+def test_a_grid_grows_until_the_best_is_inside(monkeypatch):
+    """The minimum of these errors is far outside the first grid."""
 
     def fake(experiment, name, points):
         at = lambda p: math.prod(v for _, v in p)
@@ -202,7 +202,7 @@ local_lr = 0.05
 
 @pytest.fixture
 def small(tmp_path):
-    """A folder whose own file goes before the package's."""
+    """A folder with its own fig1c.toml, which replaces the package's."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "fig1c.toml").write_text(SMALL)
@@ -220,7 +220,7 @@ def test_a_figure_runs_once_and_leaves_page_and_evidence(small, capsys):
     assert "Verdicts" in (small / "index.html").read_text()
     assert (docs.parent / "images" / "reproduction-fig1c-paper.png").stat().st_size > 0
     assert "## Verdicts" in docs.read_text()
-    # Finished, it is not run again, unless asked; then its bits are the same.
+    # A finished figure runs again only with --again, and gives identical bits.
     written = (small / "fig1c" / "paper" / "history.csv").stat().st_mtime_ns
     assert cli.main(words) == 0
     assert (small / "fig1c" / "paper" / "history.csv").stat().st_mtime_ns == written
@@ -236,7 +236,7 @@ def without_seconds(text) -> list[list[str]]:
     return [row[:place] + row[place + 1 :] for row in rows]
 
 
-def test_without_mnist_the_rest_is_done(small, capsys, monkeypatch):
+def test_without_mnist_the_other_figures_run(small, capsys, monkeypatch):
     from sagda.paper import reproduce
 
     def missing(name):
