@@ -1,4 +1,9 @@
-"""What a federation runs: the server's file, and what it settles with its sites."""
+"""The terms of a run: the server's file, and the constants settled with its sites.
+
+`Options` is the table `[federation]` of the server's file; everything else in it is a
+configuration as simulations have it (`runs.config`). `Terms` travel in every letter,
+and both sides derive the same `plan` from them.
+"""
 
 import json
 from pathlib import Path
@@ -24,63 +29,64 @@ from sagda.runs.experiment import method_of, resolve, treated
 from sagda.runs.model_file import ModelEntry, recipe_of
 
 TABLE = "federation"
-# What a simulation decides and sites bring with them.
+# Keys of simulations: in a federation the sites bring rows and partition.
 BROUGHT = (
     "data", "label", "client_column", "categorical", "positive", "per_class",
     "clients", "samples", "partition", "alpha", "split_seed", "dropout", "seeds",
     "layout", "stream", "grid", "trials",
 )  # fmt: skip
 WATCHED = ("track", "stop_early", "patience")
-WIDEST = 1000  # features that are standardised: two numbers each in every letter
+WIDEST = 1000  # features that can be standardised: two numbers each in each letter
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Options(BaseModel):
-    """How a federation goes about its rounds: the table `[federation]`."""
+    """How a federation runs its rounds: the table `[federation]`."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
     )
 
     sites: Count = 2
-    """How many sites must be there before the first round."""
+    """Sites that must be connected before the first round."""
     min_clients: Count = 2
-    """Answers that every exchange of a round needs; with fewer it is repeated."""
+    """Answers that every exchange of a round needs. With fewer it is repeated."""
     timeout: Seconds = 120.0
     """Seconds that an exchange may take."""
     wait: Seconds = 600.0
-    """Seconds to wait for sites before giving up; the state is kept."""
+    """Seconds to wait for sites before the server ends. Its state stays on disk."""
     max_absence: Count | None = None
-    """Rounds asked in vain after which a site is removed with its variate (never)."""
+    """Rounds without an answer after which a site is removed (default: never)."""
     features: Count | None = None
-    """The width of rows (default: the first site's)."""
+    """Number of features (default: the first site's)."""
     max_rows: Count = 1 << 24
-    """Rows that a site may say it has; DRO's y has as many numbers as the largest."""
+    """Rows that a site may have. DRO's y has one number for each row of the largest."""
     bound: Annotated[float, Field(gt=0)] | None = None
-    """The longest reply that is accepted, as a Euclidean norm (default: any)."""
+    """Largest Euclidean norm of a reply (default: no bound)."""
     filter: str = "norm"
-    """Which answers are believed: norm, multi-krum or none."""
+    """Filter against false answers: norm, multi-krum or none."""
     norm_factor: Annotated[float, Field(gt=1)] = 30.0
-    """How many times longer than the middle one an answer may be."""
+    """How many times longer than the median an answer may be."""
     faulty: Annotated[int, Field(ge=0)] = 0
-    """How many sites of an exchange may lie, for multi-krum."""
+    """Sites of an exchange that may lie, for multi-krum."""
     share_losses: bool = False
-    """Let sites send the losses of single rows, which DRO needs to measure Phi."""
+    """Let sites send the losses of single rows, which DRO needs to evaluate Phi."""
     test: str | None = None
-    """A file with test rows for the server to score, or a9a."""
+    """File with test rows that the server scores, or a9a."""
     label: str = "label"
-    """The label column of that file."""
+    """Label column of that file."""
     positive: str | None = None
-    """The label of the positive class in that file."""
+    """Label of the positive class in that file."""
 
     @field_validator("filter")
     @classmethod
     def known_filter(cls, value: str) -> str:
+        """A filter that keeps V exact, or an error that says why not."""
         if value in COORDINATES:
             raise ValueError(
-                "must choose among whole answers: a median or mean taken coordinate by "
-                "coordinate puts into V = sum of v_i what no site holds, and the "
-                "correction would be wrong ever after; take norm or multi-krum"
+                "must choose among whole answers: a median or mean of single "
+                "coordinates puts numbers into V = sum of v_i that no site has, and "
+                "every later correction would be wrong; use norm or multi-krum"
             )
         if value not in FILTERS:
             raise ValueError(f"must be one of {', '.join(FILTERS)}")
@@ -88,7 +94,7 @@ class Options(BaseModel):
 
 
 def read_terms(path: Path) -> tuple[Config, Options]:
-    """A server's file: keys as in any configuration, and a table `[federation]`."""
+    """Read a server's file: a configuration with a table `[federation]`."""
     values, text = configs.read_toml(path)
     table = values.pop(TABLE, {})
     model = values.get("model")
@@ -100,68 +106,93 @@ def read_terms(path: Path) -> tuple[Config, Options]:
 def checked(
     values: dict[str, Any], table: Any, where: str = "", text: str = ""
 ) -> tuple[Config, Options]:
-    for key in BROUGHT:
-        if key in values:
+    """The checked configuration and options of a server's file.
+
+    Args:
+        values: the keys outside of the table `[federation]`.
+        table: the content of that table.
+        where: the file's name, for errors.
+        text: the file's content, for line numbers in errors.
+    """
+    try:
+        check_keys(values)
+        config = check_config(configs.build(values, where, text))
+        if not isinstance(table, dict):
+            raise BadValue(f"`{TABLE}` must be a table, got {table!r}.")
+        try:
+            options = Options(**table)
+        except ValidationError as error:
+            raise BadValue(configs.sentence(error, Options, TABLE)) from None
+        check_numbers(config, options)
+    except BadValue as error:
+        begin = f"{where}: " if where and not str(error).startswith(where) else ""
+        raise BadValue(f"{begin}{error}") from None
+    return config, options
+
+
+def check_keys(values: dict[str, Any]) -> None:
+    """Raise for keys that only simulations take."""
+    for key in values:
+        if key in BROUGHT:
             raise BadValue(
-                f"{where}: `{key}` is for simulations; in a federation every site "
-                "brings its own rows, and one seed is run."
+                f"`{key}` is for simulations; in a federation every site brings its "
+                "own rows, and one seed is run."
             )
-    for key in WATCHED:
-        if key in values:
+        if key in WATCHED:
             raise BadValue(
-                f"{where}: `{key}` is for simulations; a federation runs all its "
-                "rounds and keeps history.csv."
+                f"`{key}` is for simulations; a federation runs all its rounds and "
+                "keeps history.csv."
             )
-    config = configs.build(values, where, text)
+
+
+def check_config(config: Config) -> Config:
+    """The resolved configuration, if a federation can run it."""
     if len(config.algorithms) != 1:
-        raise BadValue(
-            f"{where}: a federation runs one algorithm, got "
-            f"{', '.join(config.algorithms)}."
-        )
+        names = ", ".join(config.algorithms)
+        raise BadValue(f"a federation runs one algorithm, got {names}.")
     check.choice("problem", config.problem, PROBLEMS)
     kind = PROBLEMS[config.problem]
     if not kind.federates:
         able = [name for name, kind in PROBLEMS.items() if kind.federates]
         raise BadValue(
-            f"{where}: `problem` must be one of {', '.join(able)} in a federation, got "
+            f"`problem` must be one of {', '.join(able)} in a federation, got "
             f"{config.problem}."
         )
     config = resolve(config)
     method_of(config, config.algorithms[0])
     for parameter in config.set.get(config.problem, {}):
         check.choice(f"set {config.problem}", parameter, kind.options())
-    if not isinstance(table, dict):
-        raise BadValue(f"{where}: `{TABLE}` must be a table.")
-    try:
-        options = Options(**table)
-    except ValidationError as error:
-        raise BadValue(f"{where}: {configs.sentence(error, Options, TABLE)}") from None
-    asked = config.cohort or options.sites
+    return config
+
+
+def check_numbers(config: Config, options: Options) -> None:
+    """Raise if a round asks fewer sites than the options need."""
     need = max(least(options.filter, options.faulty), options.min_clients)
     if options.filter == "multi-krum":
         need = max(need, options.min_clients + options.faulty)
         if not options.faulty:
             raise BadValue(
-                f"{where}: `{TABLE}.faulty` must say how many sites may lie where "
-                f"`{TABLE}.filter` is multi-krum."
+                f"`{TABLE}.faulty` must say how many sites may lie if "
+                f"`{TABLE}.filter` is multi-krum, got 0."
             )
+    asked = config.cohort or options.sites
     if asked < need:
+        key = "cohort" if config.cohort else f"{TABLE}.sites"
         raise BadValue(
-            f"{where}: `{'cohort' if config.cohort else TABLE + '.sites'}` must be at "
-            f"least {need} for `{TABLE}.min_clients` and `{TABLE}.filter`, got {asked}."
+            f"`{key}` must be at least {need} for `{TABLE}.min_clients` and "
+            f"`{TABLE}.filter`, got {asked}."
         )
-    return config, options
 
 
 def write_terms(config: Config, options: Options) -> str:
-    """Both as one TOML text; reading it gives them again."""
+    """Configuration and options as one TOML text, which `read_terms` reads back."""
     values = config.model_dump(exclude_none=True, exclude=set(BROUGHT))
     given = options.model_dump(exclude_none=True)
     return configs.toml_text({"schema": configs.SCHEMA, **values, TABLE: given})
 
 
 class Terms(BaseModel):
-    """The configuration, and the constants that follow from all sites together."""
+    """A configuration with the constants that follow from all sites together."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -171,26 +202,26 @@ class Terms(BaseModel):
     samples: Count  # rows of the largest site
     tau: Annotated[float, Field(gt=0, lt=1)]  # the sites' mean share of positives
     mean: tuple[float, ...] | None = None  # of every feature over all sites
-    scale: tuple[float, ...] | None = None  # both only where it is standardised
+    scale: tuple[float, ...] | None = None  # both None unless features are standardised
 
     @classmethod
     def settle(cls, config: Config, sites: list[Introduction]) -> "Terms":
-        """From what the sites say of their rows."""
+        """The terms that follow from what the first sites said of their rows."""
         widths = sorted({site.features for site in sites})
         if len(widths) > 1:
             raise BadValue(
-                f"sites must have rows of one width, found {widths[0]} and "
-                f"{widths[-1]} features."
+                f"all sites must have one number of features, got {widths[0]} and "
+                f"{widths[-1]}; check their files and label columns."
             )
         shares = [site.positives / site.rows for site in sites]
         tau = sum(shares) / len(shares)
         if not 0 < tau < 1:
             raise BadValue(
-                "sites must have rows of both classes among them, found only "
-                f"{'positive' if tau else 'negative'} ones."
+                "the sites together must have rows of both classes, got only "
+                f"{'positive' if tau else 'negative'} ones; check --positive."
             )
         samples = max(site.rows for site in sites)
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "clients": len(sites),
             "features": widths[0],
             "samples": samples,
@@ -199,25 +230,30 @@ class Terms(BaseModel):
         if config.standardise:
             of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
             scaling = Scaling.from_clients(map(of, sites))
-            # Nine digits tell single precision, and are short enough for every letter.
+            # Nine digits determine a single-precision number and keep letters short.
             for name, column in scaling._asdict().items():
-                found[name] = tuple(float(f"{value:.9g}") for value in column)
-        return cls(config=config, **found)
+                facts[name] = tuple(float(f"{value:.9g}") for value in column)
+        return cls(config=config, **facts)
 
     @classmethod
     def read(cls, text: str) -> "Terms":
+        """The terms from their JSON text."""
         try:
             return cls(**json.loads(text))
         except (ValidationError, ValueError, TypeError):
-            raise BadValue("the server's terms cannot be read.") from None
+            raise BadValue(
+                "the terms must be those of this version of sagda; install the same "
+                "version on the server and at every site."
+            ) from None
 
     @property
     def text(self) -> str:
+        """The terms as JSON; its digest names the configuration in every message."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @property
     def scaling(self) -> Scaling | None:
-        """What every site does to its features first."""
+        """The scaling that every site applies to its features, if any."""
         if self.mean is None or self.scale is None:
             return None
         return Scaling(np.array(self.mean), np.array(self.scale))
@@ -229,12 +265,13 @@ class Terms(BaseModel):
         calibration: list[float] | None,
         encoding: Encoding | None = None,
     ) -> dict[str, Any]:
-        """recipe.json: with it the model scores rows of files like the sites'.
+        """The content of recipe.json, with which the model scores rows of a file.
 
-        A site knows the names of its columns; the server only how many there are.
+        A site passes `encoding`, because it knows the names of its columns. The server
+        knows only their number.
         """
-        place = ModelEntry(self.config.algorithms[0], self.config.seed, "")
-        model = place._asdict() | {"calibration": calibration}
+        entry = ModelEntry(self.config.algorithms[0], self.config.seed, "")
+        model = entry._asdict() | {"calibration": calibration}
         recipe = Recipe(encoding, self.scaling or Scaling.none(self.features))
         return recipe_of(
             self.config,
@@ -252,12 +289,14 @@ class Terms(BaseModel):
 
     @property
     def problem(self) -> Problem:
+        """The problem, built from the configuration and the sites' facts."""
         config = self.config
         options = config.set.get(config.problem, {})
         problem = problem_of(config.problem, self.facts, config.model, options)
         return treated(problem, config)
 
     def plan(self, run: str) -> Plan:
+        """The plan of the run of that name."""
         config, problem = self.config, self.problem
         if problem.uses_torch:
             from sagda.models.torch import check_models
@@ -276,10 +315,10 @@ class Terms(BaseModel):
         )
 
     def fits(self, site: Introduction) -> str | None:
-        """Why a site cannot take part, if so."""
+        """Why a site cannot take part, or None."""
         if site.features != self.features:
             return f"has {site.features} features, the others {self.features}"
         most = self.problem.most_rows
         if most is not None and site.rows > most:
-            return f"has {site.rows} rows, the run was settled for {most}"
+            return f"has {site.rows} rows; the run takes up to {most} per site"
         return None

@@ -349,7 +349,7 @@ def test_keys_from_the_command_line(tmp_path, monkeypatch, capsys):
         ("keys admit none.pub", "none.pub does not exist"),
         ("keys admit keys/ca.crt", "must hold one line: a public key"),
         ("keys admit a.key", "must hold one line: a public key"),
-        ("keys admit b.pub", "b.pub is the key of a already: one key, one site"),
+        ("keys admit b.pub", "b.pub is the key of a already; each site needs its own"),
         ("keys remove nobody", "nobody.pub does not exist"),
         ("keys show --keys none", "none holds no keys; `sagda keys init` makes them"),
         (
@@ -415,7 +415,7 @@ def test_what_lies_in_a_private_folder_is_private(tmp_path):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"filter": "median"}, "puts into V = sum of v_i what no site holds"),
+        ({"filter": "median"}, "puts numbers into V = sum of v_i that no site has"),
         ({"filter": "trimmed-mean"}, "must choose among whole answers"),
         ({"filter": "krum"}, "must be one of norm, multi-krum, none"),
         ({"filter": "multi-krum", "sites": 9}, "`federation.faulty` must say how many"),

@@ -1,1 +1,1 @@
-"""The server's side of a federation."""
+"""The server's side of a federated run; start with `results` and `federated_run`."""

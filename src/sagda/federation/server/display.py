@@ -1,4 +1,8 @@
-"""What a person sees of a federation while it runs."""
+"""The terminal display of a running federation, made from the server's status file.
+
+`sagda serve` and `sagda federation-demo` show it. The web report of a finished run is
+in `sagda.report`.
+"""
 
 import sys
 from typing import Any
@@ -12,13 +16,13 @@ from sagda.runs.results import bytes_text
 
 
 class FederationDisplay:
-    """A few live lines on a terminal, one line per round elsewhere, or nothing."""
+    """Live lines on a terminal, else one line per round; silent if `quiet`."""
 
     def __init__(self, quiet: bool):
         self.quiet = quiet
         self.console = Console(stderr=True, soft_wrap=True)
         self.live: Live | None = None
-        self.said: set[str] = set()
+        self.warned: set[str] = set()
         self.last = ""
 
     def __enter__(self) -> "FederationDisplay":
@@ -32,15 +36,17 @@ class FederationDisplay:
             self.live.stop()
 
     def say(self, text: str) -> None:
+        """Print a line above the live ones."""
         if not self.quiet:
             self.console.print(f"sagda: {text}", highlight=False, markup=False)
 
     def __call__(self, status: dict[str, Any]) -> None:
+        """Show a status, with each warning once."""
         if self.quiet or not status:
             return
         for text in status.get("warnings", []):
-            if text not in self.said:
-                self.said.add(text)
+            if text not in self.warned:
+                self.warned.add(text)
                 self.say(text)
         lines = [headline(status), participants(status)]
         if self.live is not None:
@@ -51,10 +57,10 @@ class FederationDisplay:
 
 
 def headline(status: dict[str, Any]) -> str:
-    """round 3 of 8, bytes, the measure, time left."""
+    """One line: round 3 of 8, bytes, the metric, time left."""
     if status.get("state") == "waiting":
-        here = status.get("answered", [])
-        return f"waiting for sites: {len(here)} of {status['sites']} are here"
+        names = status.get("answered", [])
+        return f"waiting for sites: {len(names)} of {status['sites']} are connected"
     row, parts = status.get("row", {}), []
     parts.append(f"round {status['round']} of {status['rounds']}")
     if row:
@@ -72,7 +78,7 @@ def headline(status: dict[str, Any]) -> str:
 
 
 def participants(status: dict[str, Any]) -> str:
-    """Who answered, who was refused and why, who is awaited."""
+    """One line: which sites answered, were refused (with the code), or are awaited."""
     if status.get("state") != "running":
         return ""
     refused = [f"{name} ({code})" for name, code in status["refused"].items()]
@@ -81,5 +87,5 @@ def participants(status: dict[str, Any]) -> str:
         "refused": refused,
         "waiting for": status["waiting_for"],
     }
-    said = [f"{what} {', '.join(who)}" for what, who in groups.items() if who]
-    return f"{status['phase']}: {'; '.join(said)}"
+    parts = [f"{what} {', '.join(names)}" for what, names in groups.items() if names]
+    return f"{status['phase']}: {'; '.join(parts)}"

@@ -1,1 +1,1 @@
-"""A site's side of a federation."""
+"""A site's side of a federated run; start with `folder`, which answers any letter."""

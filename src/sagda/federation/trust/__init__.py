@@ -1,1 +1,1 @@
-"""Keys: who may take part, and who signed what."""
+"""Keys and certificates: who may take part, and who signed an answer."""

@@ -1,15 +1,17 @@
-"""The coordinator's folder of keys: an authority, the server's certificate, the sites.
+"""The coordinator's folder of keys: a certificate authority, the server, the sites.
 
-ca.crt, ca.key            the authority; every site gets ca.crt
-server.crt, server.key    the server's certificate, signed by it
-sites/NAME.pub            who may take part
-old/                      what was replaced or removed
+ca.crt, ca.key            the authority; every site gets a copy of ca.crt
+server.crt, server.key    the server's certificate, signed by the authority
+sites/NAME.pub            public keys of the sites that may take part
+old/                      files that were replaced or removed
+
+Sites make their own keys, and the formats of those are in `trust.site_keys`.
 """
 
 import datetime
 import ipaddress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,13 +22,14 @@ from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.trust.site_keys import PUBLIC, Entry, Register, check_name
 
-ALWAYS = ("localhost", "127.0.0.1", "::1")  # the server reaches itself by these
-SKEW = datetime.timedelta(minutes=10)  # between the clocks of a server and a site
+ALWAYS = ("localhost", "127.0.0.1", "::1")  # how the server reaches itself
+SKEW = datetime.timedelta(minutes=10)  # allowed between the clocks of two machines
 CA_DAYS = 3650
 
 
-class Keys(NamedTuple):
-    """A coordinator's folder of keys."""
+@dataclass(frozen=True)
+class Keys:
+    """A coordinator's folder of keys: makes, renews, admits and removes them."""
 
     folder: Path
 
@@ -47,7 +50,7 @@ class Keys(NamedTuple):
         return self.folder / "sites"
 
     def check(self) -> "Keys":
-        """A sentence if something is missing, open to others, or has expired."""
+        """Raise if a file is missing, readable by others, or has expired."""
         for path in (self.ca, self.certificate, self.key):
             if not path.is_file():
                 raise BadValue(
@@ -70,19 +73,20 @@ class Keys(NamedTuple):
 
     @property
     def expires(self) -> datetime.datetime:
+        """The end of the server certificate."""
         return read_certificate(self.certificate).not_valid_after_utc
 
     # Making.
 
     def init(self, hosts: list[str], days: int) -> None:
-        """A new authority, and a certificate for a server of these names."""
+        """Make a new authority, and a certificate for a server with these names."""
         durable.private(self.folder)
         durable.private(self.sites)
         self.unused(self.ca, self.folder / "ca.key", self.certificate, self.key)
         key = ec.generate_private_key(ec.SECP384R1())
         subject = named("sagda federation")
         certificate = (
-            begun(subject, subject, key.public_key(), CA_DAYS)
+            unsigned(subject, subject, key.public_key(), CA_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
             .add_extension(usage(signs=True), True)
             .sign(key, hashes.SHA384())
@@ -92,24 +96,28 @@ class Keys(NamedTuple):
         self.issue(hosts, days)
 
     def signer(self) -> ec.EllipticCurvePrivateKey:
-        """The authority's private key, which may have been moved to a safe place."""
+        """The authority's private key. Its owner may have moved it to a safe place."""
         secret = self.folder / "ca.key"
         durable.check_secret(secret)
         try:
             key = serialization.load_pem_private_key(durable.read(secret), None)
         except (ValueError, TypeError):
-            raise BadValue(f"{secret} must hold a private key in PEM form.") from None
+            raise BadValue(
+                f"{secret} must hold a private key in PEM form; see `sagda keys init`."
+            ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadValue(f"{secret} must hold an elliptic-curve key.")
+            raise BadValue(
+                f"{secret} must hold an elliptic-curve key; see `sagda keys init`."
+            )
         return key
 
     def issue(self, hosts: list[str], days: int) -> None:
-        """A server certificate of this authority."""
+        """Make a server certificate, signed by this authority."""
         signer, authority = self.signer(), read_certificate(self.ca)
         key = ec.generate_private_key(ec.SECP384R1())
         wanted = list(dict.fromkeys([*hosts, *ALWAYS]))
         certificate = (
-            begun(named(wanted[0]), authority.subject, key.public_key(), days)
+            unsigned(named(wanted[0]), authority.subject, key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
             .add_extension(usage(signs=False), True)
             .add_extension(
@@ -129,57 +137,64 @@ class Keys(NamedTuple):
         durable.create(self.certificate, public_text(certificate), 0o644)
 
     def renew(self, hosts: list[str] | None, days: int) -> None:
-        """A new server certificate, for the same names if none are given."""
+        """Replace the server certificate, with the same names if `hosts` is None."""
         wanted = self.hosts if hosts is None else hosts
         for host in wanted:
             alternative(host)
-        self.signer()  # before anything is moved
+        self.signer()  # raises before any file is moved
         self.put_away(self.certificate)
         self.put_away(self.key)
         self.issue(wanted, days)
 
     @property
     def hosts(self) -> list[str]:
-        found = read_certificate(self.certificate).extensions
-        names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+        """The names of the server in its certificate."""
+        extensions = read_certificate(self.certificate).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [str(name.value) for name in names if str(name.value) not in ALWAYS]
 
     # Sites.
 
     def admit(self, path: Path, replace: bool) -> Entry:
-        """Register a public key; the key that its name had is put away."""
+        """Register a public key. With `replace`, the site's former key goes to old/."""
         entry = Entry.read(path)
         if entry.expired:
-            raise BadValue(f"{path} expired on {entry.expires}; ask for a new key.")
-        place = durable.private(self.sites) / f"{entry.name}{PUBLIC}"
+            raise BadValue(
+                f"{path} expired on {entry.expires}; ask the site for a new key."
+            )
+        target = durable.private(self.sites) / f"{entry.name}{PUBLIC}"
         others = Register(self.sites).now().values()
         taken = next((e.name for e in others if e.blob == entry.blob), None)
         if taken == entry.name and not replace:
             return entry
         if taken not in (None, entry.name):
-            raise BadValue(f"{path} is the key of {taken} already: one key, one site.")
-        if place.exists():
+            raise BadValue(
+                f"{path} is the key of {taken} already; each site needs its own key."
+            )
+        if target.exists():
             if not replace:
                 raise BadValue(
-                    f"{place} holds another key of {entry.name}; give --replace if the "
-                    "site has a new one."
+                    f"{target} holds another key of {entry.name}; give --replace if "
+                    "the site has a new one."
                 )
-            # A name always has a key: a running server removes one that has none.
-            self.old_name(place).hardlink_to(place)
-        durable.write(place, entry.line)
+            # A link first: a running server removes a site as soon as it has no key.
+            self.old_name(target).hardlink_to(target)
+        durable.write(target, entry.line)
         return entry
 
     def remove(self, name: str) -> None:
-        place = self.sites / f"{check_name(name)}{PUBLIC}"
-        if not place.exists():
-            raise BadValue(f"{place} does not exist; see `sagda keys show`.")
-        self.put_away(place)
+        """Remove a site's key. A running server then removes the site."""
+        target = self.sites / f"{check_name(name)}{PUBLIC}"
+        if not target.exists():
+            raise BadValue(f"{target} does not exist; see `sagda keys show`.")
+        self.put_away(target)
 
     def put_away(self, path: Path) -> None:
+        """Move a file to old/."""
         path.rename(self.old_name(path))
 
     def old_name(self, path: Path) -> Path:
-        """In old/, a name that nothing has."""
+        """A free path in old/ for a file of this name."""
         old = durable.private(self.folder / "old")
         number = 1
         while (old / f"{path.name}.{number}").exists():
@@ -187,6 +202,7 @@ class Keys(NamedTuple):
         return old / f"{path.name}.{number}"
 
     def unused(self, *paths: Path) -> None:
+        """Raise if one of the files exists."""
         for path in paths:
             if path.exists() or path.is_symlink():
                 raise BadValue(
@@ -199,12 +215,14 @@ class Keys(NamedTuple):
 
 
 def named(name: str) -> x509.Name:
+    """A distinguished name with this common name, which has up to 64 characters."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def begun(
+def unsigned(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
+    """A certificate that is still to be completed and signed."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -219,6 +237,7 @@ def begun(
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
+    """What a key may do: sign certificates, or prove who the server is."""
     return x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,
@@ -233,6 +252,7 @@ def usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def alternative(host: str) -> x509.GeneralName:
+    """A server's name or address, as a certificate has it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -249,6 +269,7 @@ def alternative(host: str) -> x509.GeneralName:
 
 
 def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key in PEM form. Its file must be readable by its owner only."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -257,11 +278,15 @@ def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_text(certificate: x509.Certificate) -> bytes:
+    """A certificate in PEM form."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate in PEM form."""
     try:
         return x509.load_pem_x509_certificate(durable.read(path))
     except ValueError:
-        raise BadValue(f"{path} must be a certificate in PEM form.") from None
+        raise BadValue(
+            f"{path} must be a certificate in PEM form; `sagda keys init` makes one."
+        ) from None

@@ -1,7 +1,8 @@
-"""Who a site is: its key, the coordinator's register of keys, and seals on answers.
+"""Keys of sites, the coordinator's register of them, and the seals on answers.
 
-A site's key is an elliptic-curve one in OpenSSH's format, which Flower takes too; the
-comment of its public half holds the site's name and the day on which it expires.
+A site's key is an elliptic-curve key in OpenSSH's format, which Flower also takes. The
+comment of the public key holds the site's name and the day on which it expires. The
+server's certificate is in `trust.authority`.
 """
 
 import base64
@@ -23,15 +24,17 @@ from sagda.federation.protocol.wire import Refused
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PUBLIC, PRIVATE = ".pub", ".key"
 HASH = ec.ECDSA(hashes.SHA384())
-# What a seal signs begins with this, so that no other use of the key can make one.
+# Every signed text begins with this: a signature made for Flower is not a seal.
 PURPOSE = b"sagda answer 1\n"
 
 
 def today() -> datetime.date:
+    """The date in UTC."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
 def check_name(name: str) -> str:
+    """The name, if a site may have it: it becomes part of file names."""
     if not NAME.fullmatch(name):
         raise BadValue(
             "a site's name must be 1 to 64 letters, digits, dots, dashes or "
@@ -41,7 +44,7 @@ def check_name(name: str) -> str:
 
 
 class Entry(NamedTuple):
-    """A site's public key."""
+    """An entry of the register: a site's public key."""
 
     name: str
     expires: datetime.date
@@ -49,47 +52,54 @@ class Entry(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "Entry":
-        """From a file as `sagda keys site` writes it."""
+        """Read a public key from a file that `sagda keys site` wrote."""
         try:
             text = durable.read(path).decode("ascii").strip()
             kind, blob, name, day = text.split()
             key = serialization.load_ssh_public_key(f"{kind} {blob}".encode())
             expires = datetime.date.fromisoformat(day)
         except FileNotFoundError:
-            raise BadValue(f"{path} does not exist.") from None
+            raise BadValue(
+                f"{path} does not exist; `sagda keys site` makes a key."
+            ) from None
         except (ValueError, UnsupportedAlgorithm, OSError):
             raise BadValue(
                 f"{path} must hold one line: a public key, the site's name and the day "
-                "on which it expires; `sagda keys site` writes it."
+                "on which it expires; `sagda keys site` makes such a file."
             ) from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise BadValue(f"{path} must hold an elliptic-curve key.")
+            raise BadValue(
+                f"{path} must hold an elliptic-curve key; `sagda keys site` makes one."
+            )
         return cls(check_name(name), expires, key)
 
     @property
     def blob(self) -> bytes:
+        """The public key in OpenSSH's form, without a comment."""
         form = serialization.PublicFormat.OpenSSH
         return self.key.public_bytes(serialization.Encoding.OpenSSH, form)
 
     @property
     def line(self) -> str:
+        """The content of the public key's file."""
         return f"{self.blob.decode()} {self.name} {self.expires.isoformat()}\n"
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -lf` shows it."""
-        mark = hashlib.sha256(base64.b64decode(self.blob.split()[1])).digest()
-        return "SHA256:" + base64.b64encode(mark).decode().rstrip("=")
+        """The key's fingerprint, as `ssh-keygen -lf` shows it."""
+        digest = hashlib.sha256(base64.b64decode(self.blob.split()[1])).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
     @property
     def header(self) -> str:
-        """As Flower's nodes show it to a proxy."""
+        """The key as Flower's nodes send it in a header, by which nginx knows them."""
         form = serialization.PublicFormat.SubjectPublicKeyInfo
         text = self.key.public_bytes(serialization.Encoding.PEM, form)
         return base64.b64encode(text).decode()
 
     @property
     def expired(self) -> bool:
+        """Whether the key's last day has passed."""
         return today() > self.expires
 
 
@@ -97,7 +107,7 @@ class Entry(NamedTuple):
 
 
 def make_site(folder: Path, name: str, days: int) -> tuple[Path, Path]:
-    """A new key for a site: its private and its public file. Nothing is replaced."""
+    """Make a key for a site: its private and its public file. Replaces no file."""
     check_name(name)
     secret, public = folder / f"{name}{PRIVATE}", folder / f"{name}{PUBLIC}"
     for path in (secret, public):
@@ -124,6 +134,7 @@ class Signer(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "Signer":
+        """Read a private key, which must be readable by its owner only."""
         durable.check_secret(path)
         try:
             key = serialization.load_ssh_private_key(durable.read(path), None)
@@ -132,11 +143,14 @@ class Signer(NamedTuple):
                 f"{path} must hold a site's private key; `sagda keys site` makes one."
             ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadValue(f"{path} must hold an elliptic-curve key.")
+            raise BadValue(
+                f"{path} must hold an elliptic-curve key; `sagda keys site` makes one."
+            )
+        # Only the fingerprint matters here, so name and day may be any.
         return cls(key, Entry("any", today(), key.public_key()).fingerprint)
 
     def seal(self, mark: bytes) -> str:
-        """`mark`: the digest of an answer and of what it answers."""
+        """The seal over `mark`, the digest of an answer and of its question."""
         signature = self.key.sign(PURPOSE + mark, HASH)
         return f"{self.fingerprint} {base64.b64encode(signature).decode()}"
 
@@ -145,45 +159,45 @@ class Signer(NamedTuple):
 
 
 class Register:
-    """The public keys of admitted sites: a folder with a file for each."""
+    """The public keys of admitted sites: a folder with one file for each."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.read_at: object = None
+        self.read_at: object = None  # names and times of the files that were read
         self.entries: dict[str, Entry] = {}
 
     def now(self) -> dict[str, Entry]:
-        """By name; files that changed are read again.
+        """The entries by name; changed files are read again.
 
-        A file that is no site's key is passed over; if the folder is not there, what
-        was known stays.
+        A file that holds no site's key is ignored. If the folder is missing, the
+        entries stay: a mistake with files must not remove every site from the run.
         """
         if not self.folder.is_dir():
             return self.entries
         try:
             paths = sorted(self.folder.glob(f"*{PUBLIC}"))
-            seen = [(path.name, path.stat().st_mtime_ns) for path in paths]
+            state = [(path.name, path.stat().st_mtime_ns) for path in paths]
         except FileNotFoundError:
             return self.entries
-        if seen != self.read_at:
-            found = []
+        if state != self.read_at:
+            entries = []
             for path in paths:
                 with contextlib.suppress(BadValue):
                     entry = Entry.read(path)
                     if path.name == f"{entry.name}{PUBLIC}":
-                        found.append(entry)
-            self.entries, self.read_at = {e.name: e for e in found}, seen
+                        entries.append(entry)
+            self.entries, self.read_at = {e.name: e for e in entries}, state
         return self.entries
 
     def who(self, seal: str, mark: bytes) -> str:
-        """The name behind a seal over `mark`, or `Refused`."""
+        """The site that made a seal over `mark`; raises `Refused` if there is none."""
         fingerprint, _, signature = seal.partition(" ")
         if not fingerprint or not signature:
             raise Refused("unsigned", "an answer must be signed.")
-        known = {entry.fingerprint: entry for entry in self.now().values()}
-        entry = known.get(fingerprint)
+        entries = {entry.fingerprint: entry for entry in self.now().values()}
+        entry = entries.get(fingerprint)
         if entry is None:
-            raise Refused("stranger", "an answer signed with a key of no site here.")
+            raise Refused("stranger", "an answer must be signed by an admitted site.")
         if entry.expired:
             raise Refused("expired", f"the key of {entry.name} has expired.")
         try:
@@ -191,6 +205,6 @@ class Register:
             entry.key.verify(raw, PURPOSE + mark, HASH)
         except (InvalidSignature, ValueError):
             raise Refused(
-                "signature", f"an answer of {entry.name} was changed on its way."
+                "signature", f"an answer of {entry.name} has a false signature."
             ) from None
         return entry.name
