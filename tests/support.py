@@ -45,11 +45,15 @@ def same_bits(a: Run, b: Run) -> None:
 
 
 def command(*arguments, capsys) -> tuple[int, str, str]:
-    """Run `sagda` in this process: its exit code, standard output and error."""
-    from sagda.commands import main as cli
+    """Run `sagda` in this process: its exit code, standard output and error.
+
+    A single argument is a whole command line, as in `command("list --json", ...)`.
+    """
+    from sagda.commands.main import main
 
     capsys.readouterr()
-    code = cli.main([str(a) for a in arguments])
+    line = arguments[0].split() if len(arguments) == 1 else map(str, arguments)
+    code = main(list(line))
     out, err = capsys.readouterr()
     return code, out, err
 

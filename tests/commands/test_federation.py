@@ -8,12 +8,12 @@ import pytest
 
 from sagda import network
 from sagda.check import BadValue
-from sagda.commands import main as cli
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.results import claim
 from sagda.federation.site.folder import SiteFolder
 from sagda.federation.site.rows import signed
 from sagda.federation.terms import Terms, checked, read_terms, write_terms
+from support import command
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -27,11 +27,10 @@ def here(tmp_path, monkeypatch):
 
 
 def mistake(capsys, *arguments):
-    code = cli.main(list(arguments))
-    error = capsys.readouterr().err.strip()
+    code, _, error = command(*arguments, capsys=capsys)
     assert code == 2, error
     assert len(error.splitlines()) == 1
-    return error.removeprefix("sagda: ")
+    return error.strip().removeprefix("sagda: ")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +115,9 @@ def test_a_site_without_a_server_ends_with_code_4(here, capsys):
     port = network.free_port()
     line = f"join --server 127.0.0.1:{port} --data rows.csv --patience 0.5"
     line += " --plaintext --json"
-    assert cli.main(line.split()) == 4
-    out = json.loads(capsys.readouterr().out)
+    code, out, _ = command(line, capsys=capsys)
+    out = json.loads(out)
+    assert code == out["exit_code"] == 4
     assert f"no server at 127.0.0.1:{port} for 0.5 seconds" in out["error"]
     assert (here / "sagda-rows" / "site.json").exists()
 

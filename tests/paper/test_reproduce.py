@@ -9,7 +9,7 @@ import pytest
 
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.paper import claims, page, tuning
 from sagda.paper import figure as figures
 from sagda.paper.evidence import (
@@ -213,7 +213,7 @@ def test_a_figure_runs_once_and_leaves_page_and_evidence(small, capsys):
     docs = small / "docs" / "reproduction.md"
     docs.parent.mkdir()
     words = ["reproduce", "fig1c", "--out", str(small), "--json"]
-    assert cli.main([*words, "--docs", str(docs)]) == 0
+    assert main([*words, "--docs", str(docs)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["figures"] == ["fig1c"]
     history = (small / "fig1c" / "paper" / "history.csv").read_text()
@@ -222,9 +222,9 @@ def test_a_figure_runs_once_and_leaves_page_and_evidence(small, capsys):
     assert "## Verdicts" in docs.read_text()
     # A finished figure runs again only with --again, and gives identical bits.
     written = (small / "fig1c" / "paper" / "history.csv").stat().st_mtime_ns
-    assert cli.main(words) == 0
+    assert main(words) == 0
     assert (small / "fig1c" / "paper" / "history.csv").stat().st_mtime_ns == written
-    assert cli.main([*words, "--again"]) == 0
+    assert main([*words, "--again"]) == 0
     assert without_seconds(small) == without_seconds(history)
 
 
@@ -243,7 +243,7 @@ def test_without_mnist_the_other_figures_run(small, capsys, monkeypatch):
         raise BadValue("MNIST could not be downloaded; name it in SAGDA_DATA_DIR.")
 
     monkeypatch.setattr(reproduce, "load", missing)
-    assert cli.main(["reproduce", "fig1c", "fig1d", "--out", str(small), "--json"]) == 0
+    assert main(["reproduce", "fig1c", "fig1d", "--out", str(small), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["figures"] == ["fig1c"]
     assert result["left_out"] == ["fig1d"]

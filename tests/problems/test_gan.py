@@ -7,7 +7,7 @@ import pytest
 from scipy import linalg
 
 import sagda
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.data.federation import Federation, Table
 from sagda.keys import key_of, root_key
 from sagda.problems.gan import DigitClassifier, frechet
@@ -105,7 +105,7 @@ def test_a_run_has_a_gan_s_columns_and_pictures(tmp_path, capsys):
         *("--rounds", "4", "--eval-every", "2", "--local-steps", "2"),
         *("--set", "latent=4", "--set", "width=8"),
     ]
-    assert cli.main(["run", *words, "--out", str(out)]) == 0
+    assert main(["run", *words, "--out", str(out)]) == 0
     assert "Fréchet" in capsys.readouterr().out
     found = read_results(out)
     columns = found.columns["sagda-i"]

@@ -355,7 +355,7 @@ def test_owners_travel_with_their_rows(options):
 
 def test_a_named_group_from_the_command_and_scores_afterwards(tmp_path, monkeypatch):
     """Also where features are standardised: the threshold goes along."""
-    from sagda.commands import main as cli
+    from sagda.commands.main import main
     from sagda.runs.config import build
     from sagda.runs.experiment import prepare, resolve
     from sagda.scoring.scorer import Scorer
@@ -374,7 +374,7 @@ def test_a_named_group_from_the_command_and_scores_afterwards(tmp_path, monkeypa
     assert problem.shares == pytest.approx(((sex == "f").mean(), (sex == "m").mean()))
     told = "--problem fair --data rows.csv --partition iid --clients 3 --samples 20"
     told += " --rounds 2 --standardise --set group=sex=f --out r"
-    assert cli.main(["run", *told.split()]) == 0
+    assert main(["run", *told.split()]) == 0
     assert len(Scorer.load("r").predict("rows.csv")) == 60
 
 

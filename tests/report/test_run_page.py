@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.paper import figure as figures
 from sagda.paper.evidence import load
 from sagda.paper.page import blocks
@@ -43,7 +43,7 @@ def browser():
 def report(tmp_path_factory) -> Path:
     """The page of a small comparison on real data."""
     folder = tmp_path_factory.mktemp("page") / "digits"
-    code = cli.main(
+    code = main(
         [
             *("compare", "--data", "digits", "--clients", "20", "--samples", "30"),
             *("--algorithms", "sagda-i,fsgda", "--seeds", "2", "--rounds", "30"),

@@ -271,14 +271,14 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_checkpoints_are_refused_by_name(stopped, tmp_path, name, capsys):
-    from sagda.commands import main as cli
+    from sagda.commands.main import main
 
     pattern, damage, message = DAMAGES[name]
     folder = tmp_path / "r"
     shutil.copytree(stopped, folder)
     (path,) = (folder / "checkpoint").glob(pattern)
     damage(path)
-    assert cli.main(["resume", str(folder)]) == 2
+    assert main(["resume", str(folder)]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert str(path) in err
@@ -287,7 +287,7 @@ def test_damaged_checkpoints_are_refused_by_name(stopped, tmp_path, name, capsys
 
 @pytest.mark.slow
 def test_another_environment_is_told(stopped, tmp_path, capsys):
-    from sagda.commands import main as cli
+    from sagda.commands.main import main
 
     folder = tmp_path / "r"
     shutil.copytree(stopped, folder)
@@ -295,7 +295,7 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
     manifest = json.loads(path.read_text())
     manifest["environment"]["jax"] = "0.1.0"
     path.write_text(json.dumps(manifest))
-    assert cli.main(["resume", str(folder)]) == 0
+    assert main(["resume", str(folder)]) == 0
     err = capsys.readouterr().err
     assert "bits may differ from an unbroken run: jax 0.1.0 -> " in err
 
@@ -303,7 +303,7 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_checkpoint_of_an_older_version_goes_on(stopped, unbroken, tmp_path, capsys):
     """Its arrays do not tell the run's setting."""
-    from sagda.commands import main as cli
+    from sagda.commands.main import main
 
     folder = tmp_path / "r"
     shutil.copytree(stopped, folder)
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_an_older_version_goes_on(stopped, unbroken, tmp_path, c
     for entry in manifest["algorithms"].values():
         entry["sha256"] = digest
     durable.write(path.parent / "manifest.json", json.dumps(manifest))
-    assert cli.main(["resume", str(folder)]) == 0
+    assert main(["resume", str(folder)]) == 0
     capsys.readouterr()
     assert sha256(folder / "model.safetensors") == unbroken
 
@@ -362,7 +362,7 @@ def test_rates_that_are_functions_are_resumed_from_a_file(quadratic):
 
 @pytest.mark.slow
 def test_a_second_writer_is_refused(home, tmp_path, capsys):
-    from sagda.commands import main as cli
+    from sagda.commands.main import main
 
     folder = tmp_path / "r"
     folder.mkdir()
@@ -372,7 +372,7 @@ def test_a_second_writer_is_refused(home, tmp_path, capsys):
         assert f"is being written by process {os.getpid()}" in err
     assert not (folder / "config.toml").exists()
     quick = ["--problem", "quadratic", "--rounds", "2", "--out", str(folder)]
-    assert cli.main(["run", *quick]) == 0
+    assert main(["run", *quick]) == 0
     capsys.readouterr()
 
 

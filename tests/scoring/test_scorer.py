@@ -12,9 +12,10 @@ import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.scoring.evaluation import bootstrap, evaluate
 from sagda.scoring.scorer import Scorer
+from support import command
 
 TRAIN = [
     *("--problem", "auc", "--data", "train.csv", "--label", "outcome"),
@@ -45,7 +46,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         told = [*TRAIN, "--out", "r", "--seeds", "2"]
-        assert cli.main(["compare", *told, "--algorithms", "fsgda,sagda-i"]) == 0
+        assert main(["compare", *told, "--algorithms", "fsgda,sagda-i"]) == 0
     return path
 
 
@@ -54,16 +55,9 @@ def here(home, monkeypatch):
     monkeypatch.chdir(home)
 
 
-def sagda(capsys, *arguments):
-    capsys.readouterr()
-    code = cli.main(list(arguments))
-    out = capsys.readouterr()
-    return code, out.out, out.err.strip().removeprefix("sagda: ")
-
-
 def test_a_model_predicts_the_same_everywhere(here, capsys):
     chosen = ["--algorithm", "sagda-i", "--seed", "1"]
-    code, out, _ = sagda(capsys, "predict", "r", "test.csv", *chosen, "--json")
+    code, out, _ = command("predict", "r", "test.csv", *chosen, "--json", capsys=capsys)
     assert code == 0
     told = json.loads(out)
     model = Scorer.load("r", "sagda-i", 1)
@@ -76,8 +70,8 @@ def test_a_model_predicts_the_same_everywhere(here, capsys):
     single = [model.predict(frame.iloc[i : i + 1])[0] for i in range(3)]
     np.testing.assert_allclose(single, ours[:3], rtol=1e-12)
     # A file.
-    code, out, _ = sagda(
-        capsys, "predict", "r", "test.csv", *chosen, "--out", "scores.csv"
+    code, out, _ = command(
+        "predict", "r", "test.csv", *chosen, "--out", "scores.csv", capsys=capsys
     )
     assert (code, "90 rows scored" in out) == (0, True)
     with Path("scores.csv").open() as file:
@@ -109,7 +103,9 @@ assert "sagda" not in sys.modules
 
 def test_evaluation_says_what_scikit_learn_says(here, capsys):
     flags = ["--algorithm", "fsgda", "--client-column", "site"]
-    code, out, err = sagda(capsys, "evaluate", "r", "test.csv", *flags, "--json")
+    code, out, err = command(
+        "evaluate", "r", "test.csv", *flags, "--json", capsys=capsys
+    )
     assert code == 0, err
     told = json.loads(out)
     frame = pandas.read_csv("test.csv")
@@ -132,13 +128,13 @@ def test_evaluation_says_what_scikit_learn_says(here, capsys):
     # Of two clients that have an AUC, the lesser.
     frame = frame.assign(site=np.where(np.arange(len(frame)) % 2, "odd", "even"))
     frame.to_csv("halves.csv", index=False)
-    _, out, _ = sagda(capsys, "evaluate", "r", "halves.csv", *flags, "--json")
+    _, out, _ = command("evaluate", "r", "halves.csv", *flags, "--json", capsys=capsys)
     halves = json.loads(out)
     each = {own["name"]: own["auc"] for own in halves["clients"]}
     assert each["odd"] != each["even"]
     assert halves["worst_client"]["auc"] == min(each.values())
     # On a terminal, as a page, and in the card.
-    code, out, _ = sagda(capsys, "evaluate", "r", "test.csv", *flags)
+    code, out, _ = command("evaluate", "r", "test.csv", *flags, capsys=capsys)
     assert code == 0
     for words in ("AUC of all rows", "2 of them with one class only", "worst client"):
         assert words in out
@@ -149,7 +145,9 @@ def test_evaluation_says_what_scikit_learn_says(here, capsys):
     assert f"{told['auc']['value']:.4f} [" in card
     assert "test.csv" in card
     # Judged on one file, models stand beside each other.
-    code, _, _ = sagda(capsys, "evaluate", "r", "test.csv", "--algorithm", "sagda-i")
+    code, _, _ = command(
+        "evaluate", "r", "test.csv", "--algorithm", "sagda-i", capsys=capsys
+    )
     assert code == 0
     card = Path("r/MODEL_CARD.md").read_text()
     assert "| test.csv | fsgda, seed 0 |" in card
@@ -164,14 +162,18 @@ def test_a_prediction_needs_no_label(here, capsys):
     np.savez("new.npz", features=rows["features"])
     told = ["--problem", "auc", "--data", "rows.npz", "--label", "outcome"]
     told += ["--partition", "iid", "--clients", "4", "--samples", "10", "--rounds", "2"]
-    code, _, err = sagda(capsys, "run", *told, "--batch-size", "2", "--out", "n")
+    code, _, err = command(
+        "run", *told, "--batch-size", "2", "--out", "n", capsys=capsys
+    )
     assert code == 0, err
     seen = [
-        json.loads(sagda(capsys, "predict", "n", name, "--json")[1])["scores"]
+        json.loads(command("predict", "n", name, "--json", capsys=capsys)[1])["scores"]
         for name in ("rows.npz", "new.npz")
     ]
     assert seen[0] == seen[1]
-    code, out, _ = sagda(capsys, "predict", "n", "new.npz", "--json", "--out", "s.csv")
+    code, out, _ = command(
+        "predict", "n", "new.npz", "--json", "--out", "s.csv", capsys=capsys
+    )
     assert (code, json.loads(out)["rows"]) == (0, 40)
     assert len(Path("s.csv").read_text().splitlines()) == 41
 
@@ -230,7 +232,7 @@ def test_bad_input_gets_a_sentence(here, capsys, arguments, said):
     frame.assign(ward="z").to_csv("wrong.csv", index=False)
     frame[frame.outcome == "ill"].to_csv("alone.csv", index=False)
     np.savez("narrow.npz", features=np.zeros((3, 1)), label=np.ones(3))
-    code, _, err = sagda(capsys, *arguments.split())
+    code, _, err = command(arguments, capsys=capsys)
     assert code == 2
     assert said in err
 
@@ -244,10 +246,10 @@ def test_features_without_names_must_be_as_many(tmp_path, monkeypatch, capsys, p
     X, y = rng.normal(size=(40, 3)), np.resize([0.0, 1.0], 40)
     np.savez("d.npz", features=X + y[:, None], label=y)
     flags = "--data d.npz --clients 2 --samples 20 --rounds 5 --batch-size 2 --out r"
-    assert cli.main(f"run --problem {problem} {flags}".split()) == 0
+    assert main(f"run --problem {problem} {flags}".split()) == 0
     assert len(Scorer.load("r").predict("d.npz")) == 40
     np.savez("e.npz", features=X[:, :2], label=y)
-    code, _, err = sagda(capsys, "predict", "r", "e.npz")
+    code, _, err = command("predict", "r", "e.npz", capsys=capsys)
     assert code == 2
     assert "e.npz must have 3 features, those of the training data, found 2" in err
 
@@ -255,7 +257,7 @@ def test_features_without_names_must_be_as_many(tmp_path, monkeypatch, capsys, p
 def test_a_model_that_diverged_does_not_score(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_rows("train.csv", 0)
-    assert cli.main(["run", *TRAIN[:-2], "--local-lr", "1e9", "--out", "r"]) == 0
+    assert main(["run", *TRAIN[:-2], "--local-lr", "1e9", "--out", "r"]) == 0
     with pytest.raises(BadValue, match="no model that scores: it diverged"):
         Scorer.load("r")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sagda
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.core import Point
 from sagda.network import free_port
 from sagda.simulator import processes
@@ -245,7 +245,7 @@ MISTAKES = {
 def test_wrong_flags_are_answered_in_one_sentence(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(processes, "PATIENCE", 0.5)
-    assert cli.main(line.split()) == 2
+    assert main(line.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert MISTAKES[line] in err

@@ -211,8 +211,8 @@ misses = []
 monitoring.register_event_listener(
     lambda name, **_: misses.append(name) if name.endswith("cache_misses") else None
 )
-from sagda.commands import main as cli
-code = cli.main(sys.argv[1:])
+from sagda.commands.main import main
+code = main(sys.argv[1:])
 print(json.dumps({"code": code, "misses": len(misses)}), file=sys.stderr)
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 import sagda
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.problems.metrics import judged_by
 from sagda.report.terminal import RunDisplay
 from sagda.runs import grid
@@ -36,7 +36,7 @@ SMALL = ["--problem", "quadratic", "--rounds", "6", "--batch-size", "2", "--json
 
 
 def command(*words):
-    return cli.main([*words, *SMALL])
+    return main([*words, *SMALL])
 
 
 @pytest.mark.slow
@@ -92,10 +92,10 @@ def test_a_grid_leaves_a_folder_with_its_heat_map(here, capsys):
     assert "diverged" in page
     # The same again is done at once, and the saved configuration repeats it.
     assert command(*words, "--seeds", "2", "--out", "s") == 0
-    assert cli.main(["sweep", "--config", "s/config.toml", "--out", "t"]) == 0
+    assert main(["sweep", "--config", "s/config.toml", "--out", "t"]) == 0
     model = "model.safetensors"
     assert Path("s", model).read_bytes() == Path("t", model).read_bytes()
-    assert cli.main(["report", "s"]) == 0
+    assert main(["report", "s"]) == 0
     assert Path("s/figures/sweep.png").stat().st_size > 5000
 
 

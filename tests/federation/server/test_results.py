@@ -9,7 +9,7 @@ import pandas
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.data.recipe import Scaling, scaled
 from sagda.federation import verify
 from sagda.federation.server.store import Manifest
@@ -86,7 +86,7 @@ def test_a_federations_models_can_be_judged(tmp_path, capsys):
     )
     for place in (folder, sites[1].state):
         arguments = ["evaluate", str(place), str(tmp_path / "all.csv"), "--json"]
-        assert cli.main(arguments) == 0
+        assert main(arguments) == 0
         evaluation = json.loads(capsys.readouterr().out)
         auc = roc_auc_score(clients.data.label, scores)
         assert evaluation["auc"]["value"] == pytest.approx(auc)

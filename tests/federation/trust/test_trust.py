@@ -13,14 +13,22 @@ import pytest
 
 from sagda import durable
 from sagda.check import BadValue
-from sagda.commands import main as cli
 from sagda.federation import verify
 from sagda.federation.protocol.letters import Letter, mark_of
 from sagda.federation.protocol.wire import Part, Refused
 from sagda.federation.server.audit import read_audit
 from sagda.federation.terms import checked
 from sagda.federation.trust import site_keys as identity
-from support import ROOT, SITES, InProcessGrid, config_of, lead, run_in, sites_of
+from support import (
+    ROOT,
+    SITES,
+    InProcessGrid,
+    command,
+    config_of,
+    lead,
+    run_in,
+    sites_of,
+)
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
@@ -302,35 +310,29 @@ def test_a_site_whose_key_was_removed_goes_with_its_variate(signed, tmp_path):
 # Keys and files.
 
 
-def run(capsys, line):
-    code = cli.main(line.split())
-    out = capsys.readouterr()
-    return code, out.out.strip(), out.err.strip().removeprefix("sagda: ")
-
-
 def test_keys_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, "keys init --host fl.example.org --days 30")[0] == 0
-    code, out, _ = run(capsys, "keys site hospital-a --json")
+    assert command("keys init --host fl.example.org --days 30", capsys=capsys)[0] == 0
+    code, out, _ = command("keys site hospital-a --json", capsys=capsys)
     made = json.loads(out)
     assert code == 0
-    code, out, _ = run(capsys, "keys admit hospital-a.pub")
+    code, out, _ = command("keys admit hospital-a.pub", capsys=capsys)
     assert made["fingerprint"] in out
-    code, out, _ = run(capsys, "keys show --json")
+    code, out, _ = command("keys show --json", capsys=capsys)
     shown = json.loads(out)
     assert shown["hosts"] == ["fl.example.org"]
     assert [site["name"] for site in shown["sites"]] == ["hospital-a"]
     before = (tmp_path / "keys/server.crt").read_bytes()
-    assert run(capsys, "keys renew --days 40")[0] == 0
+    assert command("keys renew --days 40", capsys=capsys)[0] == 0
     assert (tmp_path / "keys/old/server.crt.1").read_bytes() == before
     assert Keys(tmp_path / "keys").hosts == ["fl.example.org"]
-    assert run(capsys, "keys site hospital-a --folder new")[0] == 0
-    code, _, error = run(capsys, "keys admit new/hospital-a.pub")
+    assert command("keys site hospital-a --folder new", capsys=capsys)[0] == 0
+    code, _, error = command("keys admit new/hospital-a.pub", capsys=capsys)
     assert code == 2
     assert "holds another key of hospital-a; give --replace" in error
-    assert run(capsys, "keys admit new/hospital-a.pub --replace")[0] == 0
-    assert run(capsys, "keys remove hospital-a")[0] == 0
-    code, _, error = run(capsys, "serve none.toml")
+    assert command("keys admit new/hospital-a.pub --replace", capsys=capsys)[0] == 0
+    assert command("keys remove hospital-a", capsys=capsys)[0] == 0
+    code, _, error = command("serve none.toml", capsys=capsys)
     assert code == 2
     for name in ("ca.key", "server.key"):
         assert stat.S_IMODE((tmp_path / "keys" / name).stat().st_mode) == 0o600
@@ -376,7 +378,7 @@ def test_a_mistake_with_keys_gets_one_sentence(
     os.chmod("open.key", 0o644)
     Path("rows.csv").write_text("age,label\n30,1\n40,0\n")
     Path("good.toml").write_text('algorithms = ["sagda-i"]\n')
-    code, _, error = run(capsys, line)
+    code, _, error = command(line, capsys=capsys)
     assert code == 2, error
     assert said in error.replace(f"{tmp_path}/", "")
     assert len(error.splitlines()) == 1
