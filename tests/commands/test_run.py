@@ -479,3 +479,28 @@ def test_random_flags_never_end_in_a_traceback(values, small_data, capsys, monke
         assert err.startswith("sagda: ")
         assert len(err.splitlines()) == 1
     assert out == ""
+
+
+def test_help_groups_commands_and_flags(capsys):
+    code, out, _ = sagda("--help", capsys=capsys)
+    assert code == 0
+    groups = ["Start here", "Use a trained model", "Theory", "Real federations"]
+    places = [out.index(title) for title in groups]
+    assert places == sorted(places)
+    assert out.index("│ run ") < out.index("│ compare ") < out.index("│ resume ")
+    _, out, _ = sagda("run --help", capsys=capsys)
+    groups = [f"─ {name} ─" for name in ("Data", "Method", "Run", "Output")]
+    places = [out.index(title) for title in groups]
+    assert places == sorted(places)
+    assert places[2] < out.index("--rounds") < places[3]
+    _, out, _ = sagda("evaluate --help", capsys=capsys)
+    assert "FOLDER" in out.partition("Arguments")[2]
+
+
+def test_a_missing_folder_is_the_same_error_for_every_command(capsys):
+    for line in ("resume nowhere", "report nowhere"):
+        code, out, err = sagda(f"{line} --json", capsys=capsys)
+        error = json.loads(out)
+        assert code == error["exit_code"] == 2
+        assert err == f"sagda: {error['error']}\n"
+        assert "nowhere is not a run folder" in err

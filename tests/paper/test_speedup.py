@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.paper import slopes, speedup
 from sagda.report.blocks import Grid, Heading, Text
 from sagda.theory import (
@@ -100,13 +100,13 @@ def test_the_command_runs_stops_resumes_and_writes_its_pages(
         measure(task, evidence, progress)
 
     monkeypatch.setattr(speedup, "measure", once)
-    assert cli.main(arguments) == 130
+    assert main(arguments) == 130
     assert "repeat the command to resume" in capsys.readouterr().err
     stopped = json.loads(Path("r/evidence/speedup.json").read_text())["values"]
     assert list(stopped) == ran
     monkeypatch.setattr(speedup, "measure", measure)
     capsys.readouterr()
-    assert cli.main([*arguments, "--docs", str(page), "--json"]) == 0
+    assert main([*arguments, "--docs", str(page), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [row["over"] for row in answer["slopes"]] == list(speedup.OVER)
     assert answer["theorems"][0]["printed"] > 0
@@ -121,7 +121,7 @@ def test_the_command_runs_stops_resumes_and_writes_its_pages(
     assert Path("evidence/speedup.json").is_file()
     # Every result is stored, so nothing runs again.
     monkeypatch.setattr(speedup, "measure", None)
-    assert cli.main(arguments) == 0
+    assert main(arguments) == 0
     assert "predicted" in capsys.readouterr().out
 
 
@@ -135,7 +135,7 @@ def test_other_plans_and_broken_files(small, capsys):
     assert speedup.read_evidence(path, quick=False) == empty
     assert not speedup.read_evidence(path, quick=True, again=True).errors
     path.write_text("{")
-    assert cli.main(["reproduce", "speedup", "--quick", "--out", "r"]) == 2
+    assert main(["reproduce", "speedup", "--quick", "--out", "r"]) == 2
     assert "must be evidence" in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_other_plans_and_broken_files(small, capsys):
     [("fig1a speedup", "run it alone"), ("speedup --retune", "run it alone")],
 )
 def test_speedup_is_run_alone(flags, message, capsys):
-    assert cli.main(["reproduce", *flags.split()]) == 2
+    assert main(["reproduce", *flags.split()]) == 2
     assert message in capsys.readouterr().err
 
 

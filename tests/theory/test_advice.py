@@ -6,7 +6,6 @@ import math
 import pytest
 
 from sagda.algorithms import ALGORITHMS
-from sagda.commands import main as cli
 from sagda.problems.quadratic import Quadratic
 from sagda.theory import (
     Constants,
@@ -14,13 +13,7 @@ from sagda.theory import (
     Steps,
 )
 from sagda.theory.practice import practice
-
-
-def advised(capsys, *arguments):
-    code = cli.main(["advise", *arguments])
-    out = capsys.readouterr()
-    return code, out.out, out.err.strip().removeprefix("sagda: ")
-
+from support import command
 
 SMALL = ["--problem", "quadratic", "--clients", "6", "--samples", "8"]
 
@@ -28,8 +21,15 @@ SMALL += ["--batch-size", "2", "--local-steps", "3", "--rounds", "50"]
 
 
 def test_advice_as_json(capsys):
-    code, out, _ = advised(
-        capsys, *SMALL, "--algorithm", "sagda-ii", "--epsilon", "100", "--json"
+    code, out, _ = command(
+        "advise",
+        *SMALL,
+        "--algorithm",
+        "sagda-ii",
+        "--epsilon",
+        "100",
+        "--json",
+        capsys=capsys,
     )
     assert code == 0
     answer = json.loads(out)
@@ -49,7 +49,9 @@ def test_advice_as_json(capsys):
 
 @pytest.mark.slow
 def test_advice_on_a_terminal(capsys):
-    code, out, _ = advised(capsys, *SMALL, "--algorithm", "sagda-ii", "--cohort", "3")
+    code, out, _ = command(
+        "advise", *SMALL, "--algorithm", "sagda-ii", "--cohort", "3", capsys=capsys
+    )
     assert code == 0
     for words in ("L_f", "FAILS", "the theorem's own", "Nothing is proved", "total"):
         assert words in out
@@ -65,7 +67,7 @@ def test_advice_on_a_terminal(capsys):
     ],
 )
 def test_invalid_arguments_get_one_sentence(arguments, message, capsys):
-    code, _, error = advised(capsys, *SMALL, *arguments.split())
+    code, _, error = command("advise", *SMALL, *arguments.split(), capsys=capsys)
     assert code == 2
     assert message in error
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.report.theory_charts import curves
 from sagda.theory import (
     Constants,
@@ -155,10 +155,10 @@ def test_the_minimal_bound_falls_with_rounds():
 def test_curves_on_a_terminal_as_json_and_drawn(tmp_path, capsys):
     base = ["theory", "curves", "--clients", "10"]
     flags = [*base, "--algorithm", "fsgda", "--cohort", "5"]
-    assert cli.main([*flags, "--picture", str(tmp_path / "c.png")]) == 0
+    assert main([*flags, "--picture", str(tmp_path / "c.png")]) == 0
     assert "statistical" in capsys.readouterr().out
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    assert cli.main([*flags, "--json"]) == 0
+    assert main([*flags, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["rounds"][0]["bound"]["sampling"] > 0
     for bad, message in {
@@ -167,5 +167,5 @@ def test_curves_on_a_terminal_as_json_and_drawn(tmp_path, capsys):
         "--mu 3": "`mu` must not be above",
         "--algorithm cd-ma": "`algorithm` must be one of",
     }.items():
-        assert cli.main([*base, *bad.split()]) == 2
+        assert main([*base, *bad.split()]) == 2
         assert message in capsys.readouterr().err

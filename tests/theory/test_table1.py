@@ -6,16 +6,13 @@ import pytest
 
 import sagda
 from sagda.check import BadValue
-from sagda.commands import main as cli
+from sagda.commands.main import main
 from sagda.theory.table1 import TABLE
 from support import ROOT
 
 
 def test_table_1_in_numbers(capsys):
-    assert (
-        cli.main(["theory", "table", "--cohort", "8", "--epsilon", "0.1", "--json"])
-        == 0
-    )
+    assert main(["theory", "table", "--cohort", "8", "--epsilon", "0.1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     rows = {row["method"]: row for row in answer["rows"]}
     assert rows["SAGDA"]["rounds"] == pytest.approx(100)
@@ -27,9 +24,9 @@ def test_table_1_in_numbers(capsys):
     assert rows["SGDA"]["rounds"] is None
     assert all(row["source"] for row in answer["rows"])
     assert all(row["rounds_order"] for row in answer["rows"] if row["rounds"])
-    assert cli.main(["theory", "table"]) == 0
+    assert main(["theory", "table"]) == 0
     assert "not needed" in capsys.readouterr().out
-    assert cli.main(["theory", "table", "--epsilon", "0"]) == 2
+    assert main(["theory", "table", "--epsilon", "0"]) == 2
     assert "`epsilon` must be above zero" in capsys.readouterr().err
 
 

@@ -52,14 +52,24 @@ class CommandFailed(Exception):
 
 def flag(text: str, group: str | None = None, **options: Any) -> Parameter:
     """A flag with its help text. A group is a heading of `--help`."""
-    heading = None if group is None else HEADINGS[group]
-    return Parameter(help=text, group=heading, negative="", **options)
+    if group is not None:
+        options["group"] = HEADINGS[group]
+    return Parameter(help=text, negative="", **options)
 
 
-# In the order in which `sagda run --help` shows them.
+# The headings of flags in `sagda run --help` and others, in the order shown.
 HEADINGS = {
     name: Group.create_ordered(name.capitalize())
-    for name in (*GROUPS, "several processes", "security", "connection", "state")
+    for name in (
+        "data",
+        "method",
+        "run",
+        "connection",
+        "security",
+        "state",
+        "output",
+        "several processes",
+    )
 }
 
 
@@ -109,7 +119,9 @@ Out = Annotated[
     flag("Run folder (default: a name made from the settings, in runs/).", "output"),
 ]
 Seconds = Annotated[float, flag("Seconds between checkpoints.", "output")]
-Json = Annotated[bool, flag("Print one JSON object instead of text.", "output")]
+Json = Annotated[
+    bool, flag("Print one JSON object, not text.", "output", show_default=False)
+]
 OwnModel = Annotated[
     str | None,
     flag("FILE.py:FUNCTION of the run's model, if it is your own code.", "method"),

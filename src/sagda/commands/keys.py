@@ -51,7 +51,7 @@ def existing(folder: Path) -> Any:
     return authority
 
 
-@keys.command
+@keys.command(sort_key=0)
 def init(
     *,
     host: Hosts = None,
@@ -93,7 +93,7 @@ def init(
     )
 
 
-@keys.command
+@keys.command(sort_key=1)
 def site(
     name: Annotated[str, flag("The site's name, always the same.")],
     *,
@@ -120,7 +120,7 @@ def site(
     return say(json, facts, text)
 
 
-@keys.command
+@keys.command(sort_key=2)
 def admit(
     public: Annotated[Path, flag("A site's NAME.pub.")],
     *,
@@ -141,7 +141,7 @@ def admit(
     return say(json, facts | {"expires": entry.expires.isoformat()}, text)
 
 
-@keys.command
+@keys.command(sort_key=3)
 def remove(
     name: Annotated[str, flag("The site's name.")],
     *,
@@ -157,7 +157,7 @@ def remove(
     return say(json, {"name": name}, f"{name} may no longer take part.")
 
 
-@keys.command
+@keys.command(sort_key=4)
 def renew(
     *,
     host: Hosts = None,
@@ -176,7 +176,7 @@ def renew(
     return say(json, {"expires": authority.expires.isoformat()}, text)
 
 
-@keys.command
+@keys.command(sort_key=5)
 def show(*, at: KeyFolder = KEYS, json: Json = False) -> int:
     """Show which sites may take part, and until when.
 
