@@ -51,6 +51,7 @@ def chart(
     alt, _ = drawing()
     names = list(curves)
     style = line_style("method", names, columns=3, legend=legend)
+    # Errors far above the start would take all of the axis.
     rows = [
         row
         for row in rows_of(curves, metric, window)

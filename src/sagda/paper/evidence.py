@@ -45,6 +45,7 @@ class Curve(NamedTuple):
     def level(self, axis: str, until: float) -> np.ndarray:
         """The mean log10 error over the last fifth of a budget, [seeds]."""
         x = self.budget(axis)
+        # Interpolated, because curves have different budgets at their evaluations.
         grid = np.linspace((1 - LAST) * until, until, 21)
         logs = np.log10(np.maximum(self.error, 1e-300))
         return np.array([np.interp(grid, x, row).mean() for row in logs])
@@ -77,6 +78,7 @@ def compact(folder: Path, prefix: str = "") -> dict[str, Curve]:
 def curve_of(results: Results, name: str) -> Curve:
     """The curve of one method in a run folder."""
     columns = results.columns[name]
+    # Columns share_0, share_1, ... of a GAN: the last values, in the order of classes.
     kinds = sorted(
         (k for k in columns if k.startswith("share_")), key=lambda k: int(k[6:])
     )
@@ -206,6 +208,7 @@ def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
     values = curve.values[metric]
     if window > 1:
         kernel = np.ones(window)
+        # At the ends fewer values are in the window, so divide by their number.
         weight = np.convolve(np.ones(values.shape[1]), kernel, "same")
         values = np.stack([np.convolve(row, kernel, "same") / weight for row in values])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -239,6 +242,7 @@ def crossing(a: Curve, b: Curve, axis: str) -> float | None:
     0 if it is below from the start, None if it never stays below.
     """
     until = min(a.budget(axis)[-1], b.budget(axis)[-1])
+    # Without the start, where all curves are equal.
     grid = np.linspace(0, until, 401)[1:]
     logs = [
         np.interp(grid, c.budget(axis), np.log10(np.maximum(c.error, 1e-300)).mean(0))

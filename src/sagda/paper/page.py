@@ -113,6 +113,7 @@ def three_targets(evidence: Evidence, setting: str) -> list[float]:
     start = max(np.exp(np.log(e[:, 0]).mean()) for e in errors)
     ends = [np.exp(np.log(e).mean(axis=0)) for e in errors]
     least = min(np.nanmin(e) for e in ends)
+    # Five values without the two ends, which every method or only one reaches.
     return [float(f"{v:.1g}") for v in np.geomspace(start, least, 5)[1:-1]]
 
 

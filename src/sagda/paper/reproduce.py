@@ -70,6 +70,7 @@ def reproduce_figures(
     figures = read_figures(names, out, retune=retune, say=say)
     reproduction = Reproduction(figures, out, quick=quick)
     stored = {name: None if again else reproduction.stored(name) for name in names}
+    # Figures with stored evidence need no data.
     missing = None
     if any(figures[name].needs_mnist for name in names if stored[name] is None):
         missing = mnist_problem()

@@ -161,10 +161,10 @@ def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
     drawn = base.mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=25)).encode(
         x=across, y=up, **style
     )
-    low, high = ("left", "right") if over == "rounds" else ("low", "high")
-    ends = {"x": alt.X("left:Q", scale=log), "x2": "right:Q", "y": up}
-    if over != "rounds":
-        ends = {"x": across, "y": alt.Y(f"{low}:Q", scale=log), "y2": f"{high}:Q"}
+    # The interval of an error is vertical, that of 1/epsilon^2 horizontal.
+    ends = {"x": across, "y": alt.Y("low:Q", scale=log), "y2": "high:Q"}
+    if over == "rounds":
+        ends = {"x": alt.X("left:Q", scale=log), "x2": "right:Q", "y": up}
     bars = base.mark_rule(strokeWidth=1.2).encode(color=style["color"], **ends)
     predicted = (
         alt.Chart(alt.InlineData(values=guide))

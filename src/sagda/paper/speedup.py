@@ -70,6 +70,7 @@ def a9a(clients: int) -> tuple[Problem, Federation]:
 
 
 BENCHES = {"quadratic": Bench(2000, 0.3, quadratic), "a9a": Bench(1000, 0.1, a9a)}
+# Many runs share a problem, so each is built once.
 problem_of = cache(lambda bench, clients: BENCHES[bench].make(clients))
 
 

@@ -38,6 +38,7 @@ class ReproductionDisplay:
     def watch(self, job: Job) -> Watch:
         """Callbacks that show the progress of a run folder."""
         finished, before = 0.0, self.done
+        # A sweep is one batch of runs. Without a grid, algorithms run in sequence.
         batches = 1 if job.config.grid else len(job.config.algorithms)
         each = job.work / batches
 

@@ -73,6 +73,7 @@ def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[RatePoint, 
         low, high = local[0] * server[0], local[-1] * server[-1]
         count = len(local) * len(server)
         axes = {"local_lr": np.geomspace(low, high, count).tolist()}
+    # Other seeds than the reported runs have.
     values = {"algorithms": [name], "seed": tuning["seed"], "seeds": tuning["seeds"]}
     rounds = tuning.get("rounds", config.rounds)
     values |= {"rounds": rounds, "eval_every": max(1, rounds // 40), "set": {}}

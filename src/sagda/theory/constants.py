@@ -100,7 +100,9 @@ def estimate(
         raise BadValue(reason)
     keys = jax.vmap(root_key)(np.array([seed], np.uint32))
     start = jax.tree.map(lambda a: np.asarray(a)[0], draw_starts(problem, keys))
+    # Double precision, because curvatures near zero decide mu.
     with jax.enable_x64(True):
+        # No rounds are run, so the cohort plays no role.
         setup = Setup.of(
             problem, federation, np.float64, cohort=1, batch_size=batch_size
         )
@@ -197,6 +199,7 @@ def power(times: Any, like: jax.Array) -> jax.Array:
     def step(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         v, _ = carry
         w = times(v / jnp.linalg.norm(v))
+        # `tiny` keeps the next division defined if the Hessian is zero.
         return w + jnp.finfo(w.dtype).tiny, jnp.linalg.norm(w)
 
     return jax.lax.fori_loop(0, POWER, step, (first, jnp.zeros((), like.dtype)))[1]
@@ -241,6 +244,7 @@ def pl_ratio(view: View, z: Point) -> jax.Array:
     f = lambda z: mean_loss(problem, z, table, weight)
     value, slope = jax.value_and_grad(f)(z)
     gap = outer(problem, z, table, weight).phi - value
+    # At a maximum in y both sides are zero, which tells nothing about mu.
     return jnp.where(gap > 0, norm_sq(slope.y) / (2 * gap), jnp.inf)
 
 
@@ -299,6 +303,7 @@ def spread_at(view: View, z: Point) -> Point:
     slopes = jax.lax.map(gradient, jnp.arange(view.clients.count))
 
     def rms(tree: Any) -> jax.Array:
+        # Every leaf has the clients on axis 0.
         away = jax.tree.map(lambda a: a - a.mean(0, keepdims=True), tree)
         return jnp.sqrt(norm_sq(away) / view.clients.count)
 

@@ -96,12 +96,13 @@ def reach(
         fits = bound(method, c, at, e, reading).total <= epsilon**2
         return e if fits else None
 
+    # Double T until the bound fits, then bisect.
     low, high = 0, 1
     while (solution := steps(high)) is None:
         low, high = high, 2 * high
         if high > MOST:
             raise BadValue(f"`epsilon` {epsilon:g} needs more than {MOST:g} rounds.")
-    # Bisect to three digits; small numbers of rounds come out exact.
+    # Three digits are enough; small numbers of rounds come out exact.
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
         if (closer := steps(middle)) is None:
@@ -174,6 +175,7 @@ def minimised(
         return np.array([max(check.slack.margin, -1e3) for check in checks]) - EDGE
 
     now = np.log([steps.x, steps.y])
+    # Restart from each solution until a restart no longer improves it.
     for _ in range(20):
         with np.errstate(all="ignore"):
             done = minimize(
@@ -194,6 +196,7 @@ def polished(
     method: str, c: Constants, s: Setting, steps: Steps, reading: Reading, cap: float
 ) -> Steps:
     """Improve `steps` by small feasible changes of each rate until none helps."""
+    # `minimised` kept the server rates at the cap; here they may fall below it.
     size = 1.1
     while size > 1 + 1e-7:
         here = bound(method, c, s, steps, reading).total
@@ -261,6 +264,7 @@ def most_local_steps(
     if not holds(1):
         return 0
     low, high = 1, 2
+    # If the conditions hold at K, they hold at every smaller K.
     while high <= limit and holds(high):
         low, high = high, 2 * high
     while high - low > 1:
