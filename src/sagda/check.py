@@ -1,4 +1,8 @@
-"""Checks of what users pass in: one sentence with field, expectation, finding."""
+"""Checks of arguments: each error is one sentence with field, expected value, value.
+
+Checks that need data, a problem or a method are in `simulator.checks` and with each
+class.
+"""
 
 import difflib
 import inspect
@@ -9,15 +13,15 @@ from typing import Any
 
 
 class BadValue(ValueError):
-    """A mistake of the user's: the kind is right, the value is not."""
+    """Invalid input: the type is right, the value is not."""
 
 
 class BadKind(TypeError):
-    """A mistake of the user's: not the kind of thing that was expected."""
+    """Invalid input: the type is not the expected one."""
 
 
 def first_line(error: Exception) -> str:
-    """What another library's exception says, for a sentence of ours."""
+    """The first line of another library's exception, to quote in a sentence."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")
 
@@ -25,7 +29,7 @@ def first_line(error: Exception) -> str:
 def integer(
     name: str, value: Any, *, low: int, high: int | None = None, what: str = ""
 ) -> int:
-    """`value` as an int between `low` and `high`; `what` explains the upper bound."""
+    """`value` as an int from `low` to `high`. `what` explains the upper bound."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise BadKind(
             f"`{name}` must be a whole number, got {value!r} "
@@ -63,7 +67,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """`value` if it is one of `allowed`, else the nearest name."""
+    """`value` if it is allowed. Otherwise the error suggests the nearest name."""
     allowed = list(allowed)
     if value in allowed:
         return value
@@ -73,7 +77,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def kind(name: str, value: Any, expected: type, example: str) -> None:
-    """Raise unless `value` is of the expected class."""
+    """Raise unless `value` is an instance of the expected class."""
     if not isinstance(value, expected):
         raise BadKind(
             f"`{name}` must be a {expected.__name__}, {example}, got {value!r:.60} of "
@@ -82,7 +86,7 @@ def kind(name: str, value: Any, expected: type, example: str) -> None:
 
 
 def keywords(what: str, function: Callable, given: Iterable[str]) -> None:
-    """Raise, with the nearest name, if `function` lacks one of the keywords."""
+    """Raise if `function` lacks one of the keywords, and suggest the nearest one."""
     known = list(inspect.signature(function).parameters)
     for name in given:
         if not known:

@@ -1,4 +1,10 @@
-"""Points, phases and the round: all that algorithms and engines share."""
+"""Points, phases and the round: what algorithms share with whatever runs them.
+
+An algorithm is data: phases with functions of a client and of the server. `run_round`
+goes through them and leaves the transport to its `exchange` argument. The simulator,
+PyTorch runs and federations each supply one. To write an algorithm, read
+`algorithms/sagda.py` next.
+"""
 
 import abc
 from collections.abc import Callable
@@ -13,26 +19,26 @@ from sagda.keys import Key, key_of
 from sagda.pytree import register
 
 PyTree = Any
-Sample = PyTree  # the paper's xi: what one stochastic gradient is taken on
+Sample = PyTree  # the paper's xi: the rows of one stochastic gradient
 
 
 def is_torch(tree: PyTree) -> bool:
-    """Whether its arrays are PyTorch's, on which the text runs as it stands."""
+    """Whether its arrays are PyTorch's. Algorithms then run eagerly, not traced."""
     return any(hasattr(a, "requires_grad") for a in jax.tree.leaves(tree))
 
 
 def times(c: Any, a: Any) -> Any:
-    """c * a; a number of JAX meets an array of PyTorch as a plain one."""
+    """c * a, where c may be a JAX scalar and a PyTorch tensor."""
     return (float(c) if is_torch(a) else c) * a
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Point:
-    """z = (x, y): an iterate, or a gradient or direction there.
+    """z = (x, y): an iterate, a gradient or a direction.
 
-    Both halves are pytrees of arrays; plain operators, so that any array type with
-    `+`, `-` and `*` will do.
+    Both halves are pytrees of arrays. Only `+`, `-` and `*` are used, so that JAX,
+    NumPy and PyTorch arrays all work.
     """
 
     x: PyTree
@@ -53,7 +59,7 @@ class Point:
 class Rates:
     """A pair of step sizes (eta_x, eta_y), each a number or a function of the round.
 
-    A function must work on a traced round: `jnp.where(t < 100, 0.1, 0.01)`, not `if`.
+    A function is traced by JAX: write `jnp.where(t < 100, 0.1, 0.01)`, not `if`.
 
     Examples:
         >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
@@ -142,25 +148,28 @@ def zeros_like(z: PyTree) -> Any:
 
 
 def where(condition: Any, a: PyTree, b: PyTree) -> Any:
-    """`a` if the condition holds, else `b`; of one shape."""
+    """`a` if the condition holds, else `b`, which has the same shapes."""
     if is_torch(a):
         return a if condition else b
     return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
 
 
 def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
-    """x - eta_x d_x and y + eta_y d_y: the one place that knows the signs."""
+    """x - eta_x d_x and y + eta_y d_y. No other code knows the signs."""
     move = lambda c, a, b: jax.tree.map(lambda p, q: moved(p, c, q), a, b)
     return Point(move(-lr.x, z.x, d.x), move(lr.y, z.y, d.y))
 
 
 def moved(a: Any, c: Any, d: Any) -> Any:
-    """a + c d, in one go where the text runs as it stands."""
+    """a + c d, in one operation for PyTorch tensors."""
     return a.add(d, alpha=float(c)) if is_torch(a) else a + c * d
 
 
 def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
-    """z after `z = step(z, xi)` for each xi in turn: a client's K local steps."""
+    """A client's K local steps: `z = step(z, xi)` for each xi, K on axis 0.
+
+    A compiled loop for JAX, a Python loop for PyTorch. Gradients are counted in it.
+    """
     if not is_torch(z):
         return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
     for k in range(len(jax.tree.leaves(samples)[0])):
@@ -169,15 +178,15 @@ def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
 
 
 class Objective(abc.ABC):
-    """f_i, one client's objective, as an algorithm sees it."""
+    """f_i, one client's objective, as an algorithm uses it."""
 
     @abc.abstractmethod
     def draw(self, key: Key, count: int | None = None) -> Sample:
-        """One xi, or xi_1, ..., xi_count on a leading axis; equal keys, equal draws."""
+        """One xi, or xi_1, ..., xi_count on axis 0. Equal keys give equal draws."""
 
     @abc.abstractmethod
     def whole(self, key: Key) -> Sample:
-        """The sample that holds every local row."""
+        """The sample of all local rows."""
 
     @abc.abstractmethod
     def grad(self, z: Point, xi: Sample) -> Point:
@@ -193,45 +202,45 @@ class Objective(abc.ABC):
 
 
 class Turn(NamedTuple):
-    """What a client knows of its turn: the round, and the root of its randomness."""
+    """What a client receives in a phase: the round, and its root key."""
 
     round: Any
     root: Key
 
     def key(self, purpose: str) -> Key:
-        """One key per purpose: equal purposes are equal samples in every algorithm."""
+        """The key of a purpose. Equal purposes give equal samples in all algorithms."""
         return key_of(self.root, purpose)
 
 
 def keep(memory: PyTree, reply: PyTree) -> PyTree:
-    """The memory as it was."""
+    """The memory unchanged: the default of `Phase.renew`."""
     return memory
 
 
 class Phase(NamedTuple):
     """One exchange: the server broadcasts, a cohort works, its mean reply returns.
 
-    `kept` starts each round as the client's memory, passes from phase to phase and
-    ends with the round; the memory itself changes only by `renew`, which client,
-    server and simulator can all compute.
+    `kept` is the client's memory at the start of a round, passes from phase to phase
+    and is dropped at its end. The memory itself changes only by `renew`, a function of
+    the reply, so that client, server and simulator can all compute it.
     """
 
     name: str
     client: Callable  # (f, message, kept, turn) -> (reply, kept)
     server: Callable  # (state, mean reply, share of all clients in it, t) -> state
-    broadcast: Callable = lambda state: state  # state -> message: all that goes down
+    broadcast: Callable = lambda state: state  # state -> the message to every client
     renew: Callable = keep  # (memory, reply) -> memory
-    resample: bool = False  # draw a fresh cohort instead of keeping the round's
-    delta: Callable | None = None  # reply -> z_i^{K+1} - z_t, where a reply tells it
+    resample: bool = False  # draw a fresh cohort for this phase
+    delta: Callable | None = None  # reply -> z_i^{K+1} - z_t, if it contains that
 
 
 class Algorithm(NamedTuple):
-    """A round is the phases in order; the functions make what outlives a phase."""
+    """A federated algorithm: its phases, and the state and memory between them."""
 
     init: Callable  # z -> the server's state, a NamedTuple with a field `z`
     phases: tuple[Phase, ...]
-    memory: Callable = lambda z: ()  # z -> what a client keeps between rounds
-    opening: tuple[Phase, ...] = ()  # once, with every client, before round 0
+    memory: Callable = lambda z: ()  # z -> a client's memory before round 0
+    opening: tuple[Phase, ...] = ()  # run once, with every client, before round 0
     mean: str | None = None  # the field of the state that is the mean of all memories
 
 
@@ -243,9 +252,18 @@ def run_round(
     project: Callable[[Point], Point],
     t: Any,
 ) -> tuple[Any, Any]:
-    """One round; `exchange(phase, message, carry)` is all that an engine supplies.
+    """One round of an algorithm.
 
-    Returns the server's state and the engine's carry after the last phase.
+    Args:
+        phases: the phases, in order.
+        state: the server's state.
+        exchange: `exchange(phase, message, carry)` sends a message to the cohort and
+            returns (the mean reply, the cohort's share of all clients, carry).
+        carry: whatever `exchange` hands on from phase to phase.
+        project: the feasible point nearest to z.
+        t: the number of the round.
+
+    Returns the server's state and the carry after the last phase.
     """
     for phase in phases:
         mean, share, carry = exchange(phase, phase.broadcast(state), carry)

@@ -1,6 +1,8 @@
-"""Files that are whole or not there: every write is atomic and survives a crash.
+"""Atomic files: after a crash, each is either complete or absent.
 
-Symbolic links are never followed, and what lies in a private folder is private.
+Symbolic links are never followed. Files in a private folder are private. `lock` needs
+Linux, macOS or another Unix; all other functions also need POSIX permissions to keep
+secrets.
 """
 
 import contextlib
@@ -15,11 +17,11 @@ from typing import Any
 
 from sagda.check import BadValue
 
-TEMPORARY = ".part"  # the ending of files that were never finished
+TEMPORARY = ".part"  # the suffix of files that are not complete
 
 
 def write(path: Path, content: bytes | str) -> str:
-    """Put `content` at `path`, whole or not at all; its sha256.
+    """Write `content` to `path` atomically. Returns its SHA-256.
 
     The data reach the disk before the name does, and the name before this returns.
     """
@@ -35,25 +37,25 @@ def write(path: Path, content: bytes | str) -> str:
 
 
 def create(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """A new file; one that is there, even as a link, is an error."""
+    """Write a new file. Raises if the name exists, even as a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     pour(os.open(path, flags, mode), content)
     sync_folder(path.parent)
 
 
 def read(path: Path) -> bytes:
-    """A plain file, as it is."""
+    """The content of a file that is not a link."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         return file.read()
 
 
 def private(folder: Path) -> Path:
-    """A folder for its owner alone."""
+    """Make `folder` readable by its owner only, and return it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise BadValue(f"{folder} must be a folder, and not a link to one.")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         try:
             folder.chmod(0o700)
         except PermissionError:
@@ -65,24 +67,24 @@ def private(folder: Path) -> Path:
 
 
 def check_secret(path: Path) -> None:
-    """A sentence unless `path` is a plain file that only its owner can read."""
+    """Raise unless `path` is a plain file that only its owner can read."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         raise BadValue(f"{path} does not exist.") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise BadValue(f"{path} must be a file, and not a link to one.")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise BadValue(
             f"{path} is a secret that others can read (mode "
-            f"{stat.S_IMODE(found.st_mode):o}); `chmod 600 {path}`."
+            f"{stat.S_IMODE(status.st_mode):o}); `chmod 600 {path}`."
         )
 
 
 def append(path: Path, content: bytes, after: int) -> None:
-    """Put `content` behind the first `after` bytes of a file; what follows them goes.
+    """Keep the first `after` bytes of a file and write `content` behind them.
 
-    Without a name of its own: whoever reads must know how much of the file counts.
+    This is not atomic: a reader must know how many bytes of the file are valid.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     os.ftruncate(handle, after)
@@ -91,7 +93,7 @@ def append(path: Path, content: bytes, after: int) -> None:
 
 
 def pour(handle: int, content: bytes) -> None:
-    """Write all of it to the disk, and close."""
+    """Write all of `content` to the disk, and close the file."""
     try:
         view = memoryview(content)
         while view:
@@ -102,12 +104,13 @@ def pour(handle: int, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file that nothing refers to any more."""
+    """Delete a file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -116,13 +119,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def digest(content: bytes) -> str:
+    """SHA-256, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of `folder`; however the process ends, so does the lock."""
-    import fcntl
+    """Be the only writer of `folder`. The lock ends when the process ends."""
+    try:
+        import fcntl
+    except ImportError:
+        raise BadValue(
+            "folders of runs and sites need file locks, which sagda supports on Linux "
+            "and macOS only; on Windows, use WSL."
+        ) from None
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     handle = os.open(folder / ".lock", flags, 0o644)
@@ -143,7 +153,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def as_json(value: Any) -> str:
-    """Readable, with lists of numbers on one line."""
+    """Indented JSON, with lists of numbers on one line."""
     text = json.dumps(value, indent=1)
-    short = lambda found: " ".join(found.group().split())
+    short = lambda match: " ".join(match.group().split())
     return re.sub(r"\[[\d\s,.eE+-]*\]", short, text) + "\n"

@@ -1,9 +1,10 @@
-"""Randomness by address: every random number follows from a seed and a path.
+"""Random numbers by address: each follows from a seed and a path of names and numbers.
 
-The generator is JAX's Threefry, and `key_of` and `bits` give the values of
-`jax.random.fold_in` and `jax.random.bits`. They are written out here because on
-processors JAX rolls the twenty rounds of the hash into a loop, which takes four times
-as long to compile, and twice or more to run, as the rounds in a row.
+No generator state is carried along. So a run can be resumed, compared and verified
+exactly. The hash is JAX's Threefry: `key_of` and `bits` give the values of
+`jax.random.fold_in` and `jax.random.bits`. They are written out here because JAX puts
+the twenty rounds of the hash into a loop on processors. Unrolled, they compile four
+times and run at least twice as fast.
 """
 
 import math
@@ -23,7 +24,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 @jax.jit
 def threefry(key: jax.Array, x: Any, y: Any) -> tuple[Any, Any]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words hashed by a key."""
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): hash two words by a key."""
     words = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
     x, y = x + words[0], y + words[1]
     for i in range(5):
@@ -36,14 +37,14 @@ def threefry(key: jax.Array, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def root_key(seed: Any) -> Key:
-    """The root of all paths of a run."""
+    """The key of a seed, at the root of all paths of a run."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
 def key_of(key: Key, *path: Any) -> Key:
-    """The key at the end of a path of names and numbers, such as round, phase, client.
+    """The key at a path of names and numbers, such as round, phase, client.
 
-    Nothing is carried from one draw to the next, so any draw can be repeated alone.
+    A draw depends on its path only, so any draw can be repeated alone.
     """
     words = jax.random.key_data(key)
     for part in path:
@@ -54,7 +55,7 @@ def key_of(key: Key, *path: Any) -> Key:
 
 
 def generator(seed: int, *path: Any) -> np.random.Generator:
-    """NumPy's generator at a key, for what is drawn once and on the host."""
+    """A NumPy generator at a path, for what is drawn once, on the host."""
     check.integer("seed", seed, low=0, high=2**32 - 1)
     words = np.asarray(jax.random.key_data(key_of(root_key(seed), *path)), np.uint64)
     return np.random.Generator(np.random.Philox(key=words))
@@ -67,17 +68,17 @@ def bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
 
 
 def bits_at(key: Key, index: jax.Array) -> jax.Array:
-    """Single words of the long row that `bits` would give."""
+    """The words at the positions `index` of the sequence that `bits` would give."""
     index = index.astype(jnp.uint32)
     x, y = threefry(jax.random.key_data(key), jnp.zeros_like(index), index)
     return x ^ y
 
 
 def below(words: jax.Array, bound: Any) -> jax.Array:
-    """Uniform integers in [0, bound) from random words: the high word of a product.
+    """Uniform integers in [0, bound): the high word of the product word * bound.
 
-    All integers have 32 bits whatever the width of floats, so that double precision
-    draws the same rows; the bias is below bound / 2**32.
+    All integers have 32 bits, so that runs in double precision draw the same rows. The
+    bias is below bound / 2**32.
     """
     bound = jnp.asarray(bound).astype(jnp.uint32)
     low, high = words & 0xFFFF, words >> 16

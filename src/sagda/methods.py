@@ -1,4 +1,8 @@
-"""`@method`: an algorithm's factory, checked where called, built where it runs."""
+"""`@method`: turns an algorithm's factory into a maker of checked `Method`s.
+
+A call checks the hyperparameters. The algorithm itself is built where it runs, inside
+a compiled program. The registry of algorithms is `sagda.algorithms.ALGORITHMS`.
+"""
 
 import functools
 import inspect
@@ -19,8 +23,8 @@ from sagda.pytree import split
 class Method:
     """An algorithm with its hyperparameters.
 
-    Engines call `build` inside their compiled programs, so rates are arguments of
-    those programs: a run with other rates compiles nothing.
+    `build` is called inside compiled programs, where rates are arguments. So a run with
+    other rates compiles nothing.
     """
 
     def __init__(self, factory: Callable[..., Algorithm], arguments: Mapping[str, Any]):
@@ -34,6 +38,7 @@ class Method:
         return self.factory.__name__.replace("_", "-")
 
     def build(self) -> Algorithm:
+        """The algorithm with these hyperparameters."""
         return self.factory(**self.arguments)
 
     def tree_flatten_with_keys(self):
@@ -55,17 +60,17 @@ class Method:
 
 
 def stack(methods: Sequence[Method], dtype: Any) -> Method:
-    """Methods that differ in numbers only as one, its numbers with an axis in front."""
+    """Methods that differ in real numbers only, stacked into one along axis 0."""
     if len({jax.tree.structure(method) for method in methods}) > 1:
         raise BadValue(
-            "methods that run side by side must differ in rates and other real numbers "
-            f"only, got {', '.join(dict.fromkeys(map(repr, methods)))}."
+            "methods in one program must differ in rates and other real numbers only, "
+            f"got {', '.join(dict.fromkeys(map(repr, methods)))}."
         )
     return jax.tree.map(lambda *numbers: np.array(numbers, dtype), *methods)
 
 
 def rates(name: str, value: Any) -> Rates:
-    """`value` as checked rates: a `Rates`, a pair, or one number for both halves."""
+    """`value` as checked `Rates`: given as such, as a pair, or as one number."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if isinstance(value, Rates):
@@ -80,7 +85,7 @@ def rates(name: str, value: Any) -> Rates:
         x = y = value
 
     def checked(half: str, eta: Any) -> Any:
-        # Traced rates (a sweep inside a program) have no value to look at.
+        # Traced rates (inside a compiled program) have no value to check.
         if isinstance(eta, Tracer):
             return eta
         if callable(eta):
@@ -94,11 +99,11 @@ def rates(name: str, value: Any) -> Rates:
 
 
 def method(factory: Callable[..., Algorithm]) -> Callable[..., Method]:
-    """Turn a factory of keyword hyperparameters into a maker of checked `Method`s.
+    """Turn a factory with keyword hyperparameters into a maker of checked `Method`s.
 
-    The annotations say what is checked: `Rates` are positive and finite (one number or
-    a pair will do), `int`s are at least one, a `Literal` is one of its values, a
-    `float` is finite.
+    Annotations decide the checks. `Rates` are positive and finite; one number or a pair
+    is accepted. An `int` is at least 1, a `float` is finite, and a `Literal` is one of
+    its values.
     """
     hints = get_type_hints(factory)
     signature = inspect.signature(factory)

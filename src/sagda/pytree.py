@@ -1,7 +1,8 @@
-"""Objects as arguments of compiled programs: numbers are passed in, the rest is shape.
+"""Dataclasses as arguments of compiled programs.
 
-One rule for algorithms, rates and problems: floats and arrays may change without
-compiling again; whole numbers, names and functions shape the program.
+One rule for algorithms, rates and problems: floats and arrays are arguments, which may
+change without compiling again. Whole numbers, names and functions are part of the
+program.
 """
 
 import dataclasses
@@ -12,15 +13,16 @@ import jax
 import numpy as np
 
 C = TypeVar("C", bound=type)
-DYNAMIC = "_dynamic"  # names of the fields that were leaves when the object was made
+DYNAMIC = "_dynamic"  # the attribute with the names of the fields that are arguments
 
 
 def is_number(leaf: Any) -> bool:
+    """Whether a leaf is an argument: a float or an array."""
     return isinstance(leaf, float | np.ndarray | np.generic | jax.Array)
 
 
 def split(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple]:
-    """The names of the fields that hold numbers, and (name, value) of the others."""
+    """The names of the fields that are arguments; (name, value) of the others."""
 
     def holds_numbers(value: Any) -> bool:
         leaves = jax.tree.leaves(value)
@@ -38,7 +40,8 @@ def register(cls: C) -> C:
 
     def flatten_with_keys(obj: Any):
         values = fields(obj)
-        # A rebuilt object may hold anything in its leaves; its own record decides.
+        # JAX rebuilds objects with any leaves, such as None or tracers. The record of
+        # the first flattening decides then.
         names = getattr(obj, DYNAMIC, None)
         if names is None:
             names, fixed = split(values)

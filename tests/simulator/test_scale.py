@@ -296,7 +296,7 @@ def test_only_the_rows_of_coming_cohorts_are_on_the_device():
     keys = jax.vmap(root_key)(np.arange(1, dtype=np.uint32))
     method = sagda.fsgda().build()
     setup = Setup.of(
-        sagda.AUC.of(clients), clients, jnp.float32, cohort=2, batch_size=1, held=9
+        sagda.AUC.of(clients), clients, jnp.float32, cohort=2, batch_size=1, streamed=9
     )
     stream = Stream(
         clients, jnp.float32, method, keys, 9, setup, Layout(1, 1, 1, False)

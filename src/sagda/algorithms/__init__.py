@@ -1,4 +1,9 @@
-"""The registry: one line per method; tests, docs and commands read it."""
+"""The registry of algorithms, and one module per algorithm.
+
+A new algorithm is a module with a `@method` function, and one line in `ALGORITHMS`.
+Commands, tests, docs and federations read the registry. To write one, read `sagda.py`
+and `sagda.core`.
+"""
 
 from collections.abc import Callable
 
@@ -26,7 +31,7 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
 
 
 def algorithm(name: str, **parameters) -> Method:
-    """The method of that name with its hyperparameters.
+    """The algorithm of that name with the given hyperparameters.
 
     Examples:
         >>> algorithm("fsgda", local_lr=0.1, local_steps=5).arguments["local_steps"]

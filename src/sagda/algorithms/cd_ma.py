@@ -11,10 +11,10 @@ def cd_ma(
     local_lr: Rates = Rates(0.01, 0.01),
     local_steps: int = 10,
 ) -> Algorithm:
-    """CD-MA (later CDMA-NC): FSGDA whose server takes the mean of the clients' ends.
+    """CD-MA (later CDMA-NC): FSGDA whose server takes the clients' mean iterate.
 
     1. The server sends z_t; client i in S_t takes K steps along grad f_i(z; xi_k).
-    2. z_{t+1} is the mean of where they ended.
+    2. z_{t+1} is the mean of the iterates that they reach.
 
     (The SAGDA paper prints that mean added to z_t; the authors' program replaces z_t.)
 

@@ -1,7 +1,7 @@
 """CD-MAGE and CD-MAGE+: steps corrected by the cohort's gradient at the round's start.
 
-Both have two exchanges a round. The first makes e_t, an estimate of grad f(z_t); in the
-second clients step along it, corrected on each step's own sample.
+Both have two exchanges per round. The first gives e_t, an estimate of grad f(z_t). In
+the second, clients step along e_t, corrected on the sample of each step.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,8 @@ from sagda.methods import method
 
 
 class Anchor(NamedTuple):
+    """The server's state of CD-MAGE."""
+
     z: Point  # (x_t, y_t)
     e: Point  # e_t
 
@@ -36,18 +38,18 @@ def cd_mage(
 ) -> Algorithm:
     """CD-MAGE (later CDMA-ONE): each step is corrected on its own sample.
 
-    1. The server sends z_t; client i in S_t answers with its gradient there; the mean
-       is e_t.
+    1. The server sends z_t; client i in S_t replies with its gradient at z_t. Their
+       mean is e_t.
     2. The server sends e_t to the same S_t; client i takes K steps along
        grad f_i(z; xi_k) - grad f_i(z_t; xi_k) + e_t.
-    3. z_{t+1} is the mean of where they ended.
+    3. z_{t+1} is the mean of the iterates that they reach.
 
     A step takes two gradients.
 
     Args:
         local_lr: the rates eta_x and eta_y.
         local_steps: K.
-        anchor_batch: the rows behind the answer in 1: `all` local ones as in the
+        anchor_batch: the rows of the gradient in 1: `all` local ones as in the
             authors' program, or a `batch`.
 
     Examples:
@@ -83,6 +85,8 @@ def cd_mage(
 
 
 class Recursive(NamedTuple):
+    """The server's state of CD-MAGE+."""
+
     z: Point  # (x_t, y_t)
     z_old: Point  # the iterate one round before
     e: Point  # e_t
@@ -99,7 +103,7 @@ def cd_mage_plus(
 ) -> Algorithm:
     """CD-MAGE+ (later CDMA-ADA): CD-MAGE with an estimate carried over rounds.
 
-    1. The server sends z_t and z_{t-1}; client i in S_t answers with
+    1. The server sends z_t and z_{t-1}; client i in S_t replies with
        grad f_i(z_t; B_i) - (1 - alpha_t) grad f_i(z_{t-1}; B_i); the server adds
        (1 - alpha_t) e_{t-1} to their mean, which is e_t.
     2. and 3. as `cd_mage`, with rates eta / (t+1)^a.

@@ -1,4 +1,8 @@
-"""What a phase costs, measured: bytes from its shapes, gradients from its calls."""
+"""What a phase costs one client: bytes from shapes, gradients from traced calls.
+
+Measured, so an algorithm declares none of it. What a device needs for the work is in
+`simulator.workload`; what a whole run has used is in the columns of its history.
+"""
 
 from typing import Any, NamedTuple
 
@@ -13,18 +17,18 @@ from sagda.keys import Key
 
 
 class PhaseCost(NamedTuple):
-    """One client's part in one phase."""
+    """One client's costs of one phase."""
 
     name: str
     bytes_down: int
     bytes_up: int
-    gradients: int  # stochastic gradient evaluations
+    gradients: int  # stochastic gradients
     rows: int  # rows drawn for them
-    passes: int  # those of them that ran over all local rows
+    passes: int  # gradients on all local rows
 
 
 class Calls(NamedTuple):
-    """Gradients asked for, the rows drawn for them, and passes over all rows."""
+    """Counts of gradients, of the rows drawn for them, and of passes over all rows."""
 
     gradients: int = 0
     rows: int = 0
@@ -38,18 +42,18 @@ MARK = "a_gradient"
 
 
 def a_gradient(z: Point, xi: jax.Array) -> Point:
-    """Stands in a traced program, by its name, for one stochastic gradient."""
+    """Marks one stochastic gradient in a traced program, by its name."""
     return z
 
 
 class Probe(Objective):
-    """An objective without data, whose gradients leave a mark in the traced program."""
+    """An objective without data, whose gradients are marks in a traced program."""
 
     def __init__(self, batch_size: int | None):
         self.batch_size = batch_size
 
     def draw(self, key: Key, count: int | None = None) -> jax.Array:
-        # A sample is known by its width; width zero stands for all local rows.
+        # The width of a sample is its number of rows; 0 stands for all local rows.
         width = self.batch_size or 0
         return jnp.zeros((width,) if count is None else (count, width))
 
@@ -64,7 +68,7 @@ class Probe(Objective):
 
 
 def calls_in(program: Any) -> Calls:
-    """The marks in a traced program, those in a loop as often as it runs."""
+    """Count the marks in a traced program. Those in a loop count each time it runs."""
     total = Calls()
     for equation in program.eqns:
         if equation.params.get("name") == MARK:
@@ -72,18 +76,18 @@ def calls_in(program: Any) -> Calls:
             total = total.plus(Calls(1, width, int(width == 0)), 1)
             continue
         for sub in programs_in(equation):
-            found = calls_in(sub)
-            if equation.primitive.name == "while" and found.gradients:
+            calls = calls_in(sub)
+            if equation.primitive.name == "while" and calls.gradients:
                 raise BadValue(
                     "gradients inside a loop of unknown length cannot be counted; use "
                     "sagda.loop."
                 )
-            total = total.plus(found, repeats(equation))
+            total = total.plus(calls, repeats(equation))
     return total
 
 
 def size_of(tree: PyTree) -> int:
-    """Bytes of the arrays in a tree, or of their shapes."""
+    """Bytes of the arrays, or of the arrays of these shapes, in a tree."""
     return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(tree))
 
 
@@ -94,9 +98,9 @@ def cost(
     batch_size: int | None = None,
     opening: bool = False,
 ) -> tuple[PhaseCost, ...]:
-    """The phases of a round (or of the opening) with their measured costs.
+    """The costs of each phase of a round (or of the opening) for one client.
 
-    One client is traced through them; nothing is computed.
+    The phases are traced; nothing is computed.
 
     Examples:
         >>> from sagda import Point, sagda_i

@@ -1,4 +1,4 @@
-"""Local SGDA and Local SGDA+, whose ascent on y looks at an old x."""
+"""Local SGDA, and Local SGDA+, which takes the gradients in y at an old x."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ def local_sgda(
     local_lr: Rates = Rates(0.01, 0.01),
     local_steps: int = 10,
 ) -> Algorithm:
-    """Local SGDA: K steps of every client, then the mean of where they ended.
+    """Local SGDA: K steps of every client, then the mean of their iterates.
 
-    The text is FSGDA's with server rates 1, as CD-MA's is. Its analysis has all
-    clients in every round; a cohort works too.
+    It is FSGDA with server rates 1, as is CD-MA. Its analysis has all clients in every
+    round. Cohorts are possible here.
 
     Args:
         local_lr: the rates eta_x and eta_y.
@@ -33,8 +33,10 @@ def local_sgda(
 
 
 class Snapshot(NamedTuple):
+    """The server's state of Local SGDA+."""
+
     z: Point  # (x_t, y_t)
-    x_old: PyTree  # what y's gradients look at
+    x_old: PyTree  # the x of gradients in y
 
 
 @method
@@ -44,14 +46,15 @@ def local_sgda_plus(
     local_steps: int = 10,
     snapshot_every: int = 10,
 ) -> Algorithm:
-    """Local SGDA+: y climbs at a snapshot of x that is S rounds old at most.
+    """Local SGDA+: ascent on y at a snapshot of x that is at most S rounds old.
 
     1. The server sends z_t and the snapshot x_old.
     2. Client i in S_t takes K steps: x along grad_x f_i(x, y; xi_k), y along
        grad_y f_i(x_old, y; xi_k), on the same sample.
-    3. z_{t+1} is the mean of where they ended; every S rounds x_old becomes x_{t+1}.
+    3. z_{t+1} is the mean of the iterates that they reach. Every S rounds x_old becomes
+       x_{t+1}.
 
-    The snapshot is counted with every message. A client takes two gradients a step.
+    Every message has the snapshot, and its bytes count. A step takes two gradients.
 
     Args:
         local_lr: the rates eta_x and eta_y.

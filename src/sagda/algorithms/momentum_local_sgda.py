@@ -1,4 +1,4 @@
-"""Momentum Local SGDA: directions that remember, averaged together with the iterate."""
+"""Momentum Local SGDA: steps along running means of gradients, averaged with z."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,8 @@ from sagda.methods import method
 
 
 class Moving(NamedTuple):
+    """The server's state."""
+
     z: Point  # (x_t, y_t)
     d: Point  # the mean direction
 
@@ -20,17 +22,17 @@ def momentum_local_sgda(
 ) -> Algorithm:
     """Momentum Local SGDA: each step goes along a running mean of gradients.
 
-    0. Before the first round every client answers with a gradient at z_0; their mean
+    0. Before the first round every client replies with a gradient at z_0; their mean
        is d_0.
     1. The server sends z_t and d_t; client i in S_t repeats K times: a step along d,
        then d = (1 - b) d + b grad f_i(z; xi_k) at the new z.
-    2. z_{t+1} and d_{t+1} are the means of where they ended.
+    2. z_{t+1} and d_{t+1} are the means of the z and d that they reach.
 
     Args:
         local_lr: the step sizes, alpha eta_x and alpha eta_y in the paper.
         local_steps: K.
-        momentum: b, beta alpha in the paper, where beta is about 3; 1 forgets all but
-            the last gradient.
+        momentum: b, beta alpha in the paper, where beta is about 3. With 1, d is the
+            last gradient.
 
     Examples:
         >>> momentum_local_sgda(momentum=0.5).arguments["momentum"]

@@ -1,4 +1,4 @@
-"""Parallel SGDA: one synchronised stochastic gradient descent ascent step a round."""
+"""Parallel SGDA: one stochastic gradient descent ascent step per round."""
 
 from typing import Literal
 
@@ -17,16 +17,16 @@ def parallel_sgda(
 ) -> Algorithm:
     """Parallel SGDA: the server steps along the mean of the clients' gradients at z_t.
 
-    1. The server sends z_t; client i in S_t answers with the mean of B stochastic
+    1. The server sends z_t; client i in S_t replies with the mean of B stochastic
        gradients at z_t.
-    2. The server descends on x and ascends on y along the mean answer.
+    2. The server descends on x and ascends on y along the mean reply.
 
     (The paper prints a minus in both updates; y must ascend.)
 
     Args:
         local_lr: the local rates eta_{x,l} and eta_{y,l}.
         server_lr: the server's rates; used only with `rate="product"`.
-        batches_per_round: B; as many as another method's K to spend the same samples.
+        batches_per_round: B. With B = K it uses as many samples as other methods.
         rate: the step is the `local` rate, as in the paper's figures, or the `product`
             of local and server rates, which makes it FSGDA with K = 1.
 

@@ -1,7 +1,7 @@
 """SAGDA, Algorithm 1 of Yang et al. (2022), and FSGDA, its case without variates.
 
-The numbers in comments are the lines of Algorithm 1. Sampling S_t (line 4) is the
-engine's; sending and receiving (lines 7 and 9) are a phase's `broadcast` and reply.
+The numbers in comments are the lines of Algorithm 1. Whoever runs the algorithm samples
+S_t (line 4). Sending and receiving (lines 7 and 9) are a phase's `broadcast` and reply.
 """
 
 from typing import Literal, NamedTuple
@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 from sagda.core import Algorithm, Objective, Phase, Point, Rates, Turn, loop, zeros_like
 from sagda.methods import method
 
-Rows = Literal["batch", "all"]
+Rows = Literal["batch", "all"]  # the rows of a gradient at z_t
 
 
 class State(NamedTuple):
+    """The server's state."""
+
     z: Point  # (x_t, y_t)
     v: Point  # the mean control variate, (vbar_x, vbar_y)
 
@@ -54,10 +56,10 @@ def sagda_i(
         local_lr: the local rates eta_{x,l} and eta_{y,l}.
         server_lr: the server's rates eta_{x,g} and eta_{y,g}.
         local_steps: K.
-        start: v_i before a client's first round: zero, or `warm`, a stochastic
-            gradient at z_0 gathered from all M clients in one opening exchange (the
-            case that Theorem 1 covers).
-        variate_batch: the rows behind v_i: a `batch`, or `all` local ones.
+        start: v_i before a client's first round: `zeros`, or `warm`, a stochastic
+            gradient at z_0 from each of the M clients in one opening exchange (the case
+            that Theorem 1 covers).
+        variate_batch: the rows of v_i: a `batch`, or `all` local ones.
 
     Examples:
         >>> sagda_i(local_lr=(0.01, 0.05), local_steps=5)  # doctest: +ELLIPSIS
@@ -117,14 +119,14 @@ def sagda_ii(
     3. Client i takes K steps along grad f_i(z; xi_k) - v_i + vbar and sends how far it
        moved; the server moves by the mean times the server rates.
 
-    Clients keep nothing between rounds. With m < M the noise of drawing S_t stays in
-    vbar, which Option I removes; with m = M both remove the drift.
+    Clients keep nothing between rounds. With m = M both options remove the client
+    drift. With m < M, vbar has the noise of drawing S_t, which Option I removes.
 
     Args:
         local_lr: the local rates eta_{x,l} and eta_{y,l}.
         server_lr: the server's rates eta_{x,g} and eta_{y,g}.
         local_steps: K.
-        variate_batch: the rows behind v_i: a `batch`, or `all` local ones.
+        variate_batch: the rows of v_i: a `batch`, or `all` local ones.
 
     Examples:
         >>> sagda_ii().name
@@ -138,7 +140,7 @@ def sagda_ii(
 
     def collect(f, z, memory, turn):
         v_i = variate(f, z, variate_batch, turn)  # 6
-        return v_i, (z, v_i)  # both wait for the second exchange
+        return v_i, (z, v_i)  # kept for the second exchange
 
     def average(state, v, share, t):
         return state._replace(v=v)  # 6
@@ -162,6 +164,8 @@ def sagda_ii(
 
 
 class Iterate(NamedTuple):
+    """The server's state of methods that keep nothing but z."""
+
     z: Point  # (x_t, y_t)
 
 
@@ -172,7 +176,7 @@ def fsgda(
     server_lr: Rates = Rates(2.0, 2.0),
     local_steps: int = 10,
 ) -> Algorithm:
-    """FSGDA: SAGDA with every control variate at zero, so nothing to send or keep.
+    """FSGDA: SAGDA with all control variates at zero, which are neither sent nor kept.
 
     1. The server sends z_t; client i in S_t takes K steps along grad f_i(z; xi_k) and
        sends how far it moved.

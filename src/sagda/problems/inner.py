@@ -1,4 +1,7 @@
-"""The inner maximum where no closed form is known: solved, with its residual."""
+"""The best y by a solver, for problems without a closed form; norms of trees.
+
+`metrics.outer` uses it to measure Phi. Training never does.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,6 +13,8 @@ from sagda.core import PyTree, minus
 
 
 class Ascent(NamedTuple):
+    """The state of the solver."""
+
     y: Any  # the iterate
     w: Any  # the point extrapolated from the last two iterates
     momentum: jax.Array
@@ -19,15 +24,18 @@ class Ascent(NamedTuple):
 
 
 def dot(a: PyTree, b: PyTree) -> Any:
+    """<a, b>, also of trees of tensors."""
     products = jax.tree.map(lambda p, q: (p * q).sum(), a, b)
     return sum(jax.tree.leaves(products), start=0.0)
 
 
 def norm_sq(a: PyTree) -> Any:
+    """||a||^2."""
     return dot(a, a)
 
 
 def norm(a: PyTree) -> jax.Array:
+    """||a||."""
     return jnp.sqrt(norm_sq(a))
 
 
@@ -41,8 +49,8 @@ def maximise(
     """argmax of a concave function over a convex set, and ||P(y + grad) - y|| there.
 
     Accelerated projected gradient ascent, restarted when momentum points downhill. The
-    rate follows the curvature met on the way, judged by gradients: values agree to
-    rounding long before the maximum is reached.
+    rate follows the curvature, estimated from gradients: values stop differing, by
+    rounding, long before the maximum is reached.
     """
     tree = jax.tree.map
     ahead = lambda a, c, d: tree(lambda p, q: p + c * q, a, d)
@@ -53,7 +61,7 @@ def maximise(
     def ascend(s: Ascent) -> Ascent:
         g = slope(s.w)
         reach = lambda rate: project(ahead(s.w, rate, g))
-        least = 100 * eps * (1 + norm(s.w))  # steps below it tell no curvature
+        least = 100 * eps * (1 + norm(s.w))  # shorter steps show no curvature
 
         def too_far(rate: jax.Array) -> jax.Array:
             to = reach(rate)
@@ -80,5 +88,5 @@ def maximise(
     going = lambda s: (s.length > target) & (s.step < max_steps)
     y = jax.lax.while_loop(going, ascend, start).y
     residual = norm(minus(project(ahead(y, 1, slope(y))), y))
-    # A step from far away is lost in rounding, and would look like none.
+    # Far from zero, a small step is lost by rounding and would count as none.
     return y, jnp.maximum(residual, eps * norm(y))

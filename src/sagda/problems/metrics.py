@@ -1,4 +1,9 @@
-"""The columns of a history: how they are measured, labelled and compared."""
+"""The columns of a history: how they are measured, labelled and compared.
+
+A new optional metric is an entry of `OPTIONAL`, with its label in `METRICS`. Users can
+also pass functions: `simulate(..., metrics={"name": function})`. Evaluators call these
+formulas; the counts of bytes and gradients are in `algorithms.costs`.
+"""
 
 import numbers
 import re
@@ -230,21 +235,21 @@ def optional_columns(
 
 
 class Outer(NamedTuple):
-    """Phi(x) = max over y of f(x, y), and what it was computed from."""
+    """Phi(x) = max over y of f(x, y), its gradient, and the best y."""
 
     phi: jax.Array
     grad: Any  # grad Phi(x) = grad_x f(x, y*)
     y: Any  # y*(x)
-    residual: jax.Array | None  # how far y* is from a maximum; None in closed form
+    residual: jax.Array | None  # of the solver for y*; None for a closed form
 
 
 def mean_loss(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> jax.Array:
-    """f(z), the clients' mean of f_i; a noisy loss always sees the same noise."""
+    """f(z), the clients' mean of f_i. A noisy loss gets the same noise every time."""
     return weight @ problem.loss(z, rows, root_key(0))
 
 
 def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
-    """Phi and its gradient at z.x; z.y is where a solver starts."""
+    """Phi and its gradient at z.x. A solver for y* starts at z.y."""
     f = lambda x, y: mean_loss(problem, Point(x, y), rows, weight)
     y, residual = problem.best_y(z.x, rows, weight), None
     if y is None:
@@ -255,15 +260,15 @@ def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
 
 
 def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
-    """||grad Phi||^2; where x is held in a set, ||x - P(x - grad Phi)||^2.
+    """||grad Phi||^2, or ||x - P(x - grad Phi)||^2 where x is constrained to a set.
 
-    Both vanish at a solution, the gradient itself not where the solution lies on the
-    set's boundary.
+    Both are zero at a solution. At a solution on the boundary of a set, the gradient
+    alone is not.
     """
     leaves = jax.tree.leaves
-    # An x that projecting hands back as it came is free.
-    kept = zip(leaves(problem.project(z).x), leaves(z.x), strict=True)
-    if all(a is b for a, b in kept):
+    # Without a set for x, `project` returns the same arrays.
+    pairs = zip(leaves(problem.project(z).x), leaves(z.x), strict=True)
+    if all(a is b for a, b in pairs):
         return norm_sq(grad)
     return norm_sq(minus(z.x, problem.project(Point(minus(z.x, grad), z.y)).x))
 
@@ -271,7 +276,7 @@ def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
 def measure(
     problem: Problem, z: Point, rows: Any, weight: jax.Array, owner: jax.Array, M: int
 ) -> dict[str, jax.Array]:
-    """The columns of a problem: those of Phi, or without it both gradients of f."""
+    """The columns that a problem measures: those of Phi, or both gradients of f."""
     losses = problem.loss(z, rows, root_key(0))
     per_client = jnp.zeros(M, losses.dtype).at[owner].add(M * weight * losses)
     f = weight @ losses

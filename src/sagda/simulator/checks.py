@@ -1,4 +1,7 @@
-"""Checks before a simulation starts: what does not fit is said in one sentence."""
+"""Checks before a simulation compiles anything; each error is one sentence.
+
+Checks of a single option are in `options.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -60,7 +63,7 @@ def check_algorithm(method: Method, problem: Problem, metrics: ChosenMetrics) ->
 
 
 def check_test(test: Any, federation: Federation) -> None:
-    """Rows like those that are trained on."""
+    """Raise unless test rows have the features and labels of the training rows."""
     check.kind("test", test, Table, "such as load(name).test")
     if not isinstance(federation.data, Table):
         raise BadValue("`test` may be given only with a federation of labelled rows.")
@@ -90,7 +93,7 @@ def checked_starts(problem: Problem, starts: Any, given: Point | None) -> Point:
 
 
 def given_starts(start: Point, starts: Point) -> Point:
-    """The user's start for every seed, after a look at its shapes."""
+    """The user's start for every run, if it has the shapes of the problem's own."""
     shapes = lambda tree: jax.tree.map(np.shape, tree)
     expected = jax.tree.map(lambda a: a.shape[1:], starts)
     alike = jax.tree.structure(start) == jax.tree.structure(starts)
@@ -105,7 +108,7 @@ def given_starts(start: Point, starts: Point) -> Point:
 
 
 def check_feasible(problem: Problem, starts: Point) -> None:
-    """Every run's start lies in the problem's sets."""
+    """Raise unless every run's start lies in the problem's sets."""
     for name, own, tree in zip("xy", problem.sets(), (starts.x, starts.y), strict=True):
         check_set(f"{name}_in", own)
         if own is None:
@@ -119,7 +122,7 @@ def check_feasible(problem: Problem, starts: Point) -> None:
 
 
 def check_loss(setup: Setup, z: Point) -> None:
-    """A loss must fit the data and give one value per row."""
+    """Raise unless the loss fits the data and gives one value per row."""
     problem, table = setup.clients.problem, setup.clients.table
     kind, rows = type(problem).__name__, len(jax.tree.leaves(table)[0])
     try:
@@ -142,9 +145,9 @@ def check_loss(setup: Setup, z: Point) -> None:
 def columns_of(
     problem: Problem, federation: Federation, test: Table | None
 ) -> list[str]:
-    """What an evaluation measures, found without computing anything."""
+    """The names of the columns that evaluations measure. Nothing is computed."""
 
-    def look(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
+    def columns(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
         z = problem.init(key)
         columns = measure(problem, z, rows, weight, owner, federation.clients)
         return columns, problem.score(z.x, rows)
@@ -155,7 +158,7 @@ def columns_of(
         return torch_columns(problem, federation, test)
     rows = numbers(problem.columns(federation))
     given = rows, federation.weight, federation.owner
-    columns, scores = jax.eval_shape(look, root_key(0), *given)
+    columns, scores = jax.eval_shape(columns, root_key(0), *given)
     names = [name for name in COLUMNS if name in columns]
     names = list(dict.fromkeys([*names, *columns]))
     if scores is not None:

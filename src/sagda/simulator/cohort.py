@@ -1,4 +1,8 @@
-"""Who takes part: cohorts and drop-outs, from keys that every engine shares."""
+"""Who takes part in a round: cohorts and drop-outs, drawn from keys.
+
+Compiled runs, PyTorch runs and federations draw them here, so equal seeds give equal
+cohorts everywhere.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +14,7 @@ from sagda.keys import Key, below, bits, bits_at, key_of
 
 
 def cohort_of(key: Key, t: Any, phase: Phase, clients: int, cohort: int) -> jax.Array:
-    """S_t as sorted ids: one draw for the round, or a fresh one for `phase`."""
+    """S_t as sorted ids: the round's draw, or a fresh one if the phase resamples."""
     if cohort == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     key = key_of(key, t, f"cohort {phase.name}" if phase.resample else "cohort")
@@ -23,8 +27,9 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
         everyone = jnp.arange(clients, dtype=jnp.int32)
         return jnp.sort(jax.random.permutation(key, everyone)[:cohort])
 
-    # A permutation costs O(clients). The first distinct ids of an endless row of draws
-    # are as uniform: whatever came twice gives way to the next draws, until none did.
+    # A permutation costs O(clients). The first `cohort` distinct ids of an endless
+    # sequence of draws are as uniform: replace each id that occurs twice by the next
+    # draw, until none does.
     again = lambda ids: jnp.concatenate([ids[1:] == ids[:-1], jnp.zeros(1, bool)])
 
     def redraw(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -39,7 +44,7 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
 
 
 def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax.Array:
-    """Which of `ids` answer in this phase: each fails with probability `dropout`."""
+    """Which of `ids` reply in this phase. Each fails with probability `dropout`."""
     words = bits_at(key_of(key, t, f"dropout {phase.name}"), ids)
     return words >= jnp.asarray(dropout * 2.0**32).astype(jnp.uint32)
 
@@ -47,9 +52,9 @@ def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax
 class Members(NamedTuple):
     """The cohort of one phase."""
 
-    ids: jax.Array  # [m]
-    asked: jax.Array  # [m], still in the round
-    answered: jax.Array  # [m], and the reply arrived
+    ids: jax.Array  # [m], sorted
+    asked: jax.Array  # [m], whether it gets the phase's message
+    answered: jax.Array  # [m], whether its reply arrives
 
 
 def draw_members(
@@ -60,9 +65,10 @@ def draw_members(
     cohort: int,
     dropout: Any,
 ) -> dict[str, Members]:
-    """Every phase's cohort, which lasts until a phase draws a fresh one.
+    """The cohort of every phase. It stays the same until a phase draws a fresh one.
 
-    Who misses an exchange is out until then; `dropout` None compiles no drop-outs.
+    A client that fails in an exchange is out until then. `dropout` None leaves
+    drop-outs out of the compiled program.
     """
     members = {}
     everyone = jnp.ones(cohort, bool)

@@ -1,4 +1,8 @@
-"""The program of an evaluation: all rows, as every run's iterate sees them."""
+"""`Evaluator`: the columns of a history row, measured on all clients' rows.
+
+One compiled program measures all runs. The formulas are in `problems.metrics`; the rows
+of the history are collected in `recorder.py`.
+"""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -23,25 +27,27 @@ from sagda.simulator.setup import View, on_device
 
 
 class Measurements(NamedTuple):
+    """What an evaluation gives; with runs on axis 0 after `Evaluator`."""
+
     columns: dict[str, Any]
     scores: Any  # [rows] of the training table, or None
     test_scores: Any  # [rows] of the test table, or None
 
 
 class EvaluatedState(NamedTuple):
-    """What an evaluation looks at, the optional parts where they are asked for."""
+    """What an evaluation reads of a carry; metrics say which parts they need."""
 
     z: Point
-    memory: Any = None  # for variate_lag
+    memory: Any = None
     drift: Any = None
 
 
 class Evaluator:
-    """An evaluation by one compiled program, on the host's and the devices' behalf."""
+    """Evaluates all stacked runs with one compiled program."""
 
     def __init__(self, view: View, test: Table | None, metrics: ChosenMetrics):
         self.view, self.metrics, self.test = view, metrics, None
-        self.together: int | None = None  # runs, of several
+        self.together: int | None = None  # the number of runs evaluated at a time
         self.batch_size = view.clients.batch_size
         if test is not None:
             columns = Table(test.features, test.label)
@@ -49,36 +55,37 @@ class Evaluator:
             put = lambda a: on_device(a, view.weight.dtype, device=device)
             self.test = jax.tree.map(put, columns)
 
-    def __call__(self, seen: EvaluatedState) -> Measurements:
+    def __call__(self, state: EvaluatedState) -> Measurements:
         parts = [
             jax.device_get(evaluate(self.view, some, self.test, self.metrics))
-            for some in self.groups(seen)
+            for some in self.groups(state)
         ]
-        runs = len(jax.tree.leaves(seen)[0])
+        runs = len(jax.tree.leaves(state)[0])
         join = lambda *arrays: np.concatenate(arrays)[:runs]
-        found: Measurements = jax.tree.map(join, *parts)
-        if found.scores is not None:
-            found = found._replace(scores=[s[: len(self.label)] for s in found.scores])
-        return found
+        measured: Measurements = jax.tree.map(join, *parts)
+        if measured.scores is not None:
+            scores = [s[: len(self.label)] for s in measured.scores]
+            measured = measured._replace(scores=scores)
+        return measured
 
-    def groups(self, seen: EvaluatedState) -> list[EvaluatedState]:
-        """As many runs at a time as have room, the last run filling up."""
-        runs = len(jax.tree.leaves(seen)[0])
+    def groups(self, state: EvaluatedState) -> list[EvaluatedState]:
+        """Groups of as many runs as fit in memory. The last run fills up the last."""
+        runs = len(jax.tree.leaves(state)[0])
         if runs > 1 and self.together is None:
             one = partial(evaluate_run, self.view, test=self.test, metrics=self.metrics)
-            self.together = batch_that_fits(one, jax.tree.map(lambda a: a[0], seen))
+            self.together = batch_that_fits(one, jax.tree.map(lambda a: a[0], state))
         if self.together is None or self.together >= runs:
-            return [seen]
+            return [state]
         count = -(-runs // self.together)
         size = -(-runs // count)
         chosen = np.minimum(np.arange(count * size), runs - 1).reshape(count, size)
-        return [jax.tree.map(lambda a, some=some: a[some], seen) for some in chosen]
+        return [jax.tree.map(lambda a, some=some: a[some], state) for some in chosen]
 
     @cached_property
     def label(self) -> np.ndarray:
-        """Of the training rows; spare ones come last and have no weight."""
-        held = np.count_nonzero(self.view.weight)
-        return np.asarray(self.view.clients.table.label)[:held]
+        """The labels of the training rows. Spare rows, with weight zero, come last."""
+        count = np.count_nonzero(self.view.weight)
+        return np.asarray(self.view.clients.table.label)[:count]
 
     @cached_property
     def test_label(self) -> np.ndarray:
@@ -87,10 +94,10 @@ class Evaluator:
 
 
 def evaluate_run(
-    view: View, seen: EvaluatedState, test: Any, metrics: ChosenMetrics
+    view: View, state: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
-    """The columns of one run's history at this moment."""
-    clients, z = view.clients, seen.z
+    """The columns of one run's history row."""
+    clients, z = view.clients, state.z
     problem, table, M = clients.problem, clients.table, clients.count
 
     def mean_over_clients(function: Callable) -> jax.Array:
@@ -99,7 +106,7 @@ def evaluate_run(
             i, row = client
             return function(clients.objective(i), unpacked(row, z))
 
-        return jax.lax.map(one, (jnp.arange(M), seen.memory)).mean()
+        return jax.lax.map(one, (jnp.arange(M), state.memory)).mean()
 
     columns = measure(problem, z, table, view.weight, view.owner, M)
     inputs = MetricInputs(
@@ -108,7 +115,7 @@ def evaluate_run(
         rows=table,
         weight=view.weight,
         columns=columns,
-        drift=seen.drift,
+        drift=state.drift,
         mean_over_clients=mean_over_clients,
     )
     number = partial(jnp.asarray, dtype=columns["f"].dtype)
@@ -119,7 +126,7 @@ def evaluate_run(
 
 @partial(jax.jit, static_argnames="metrics", compiler_options=SPARED)
 def evaluate(
-    view: View, seen: EvaluatedState, test: Any, metrics: ChosenMetrics
+    view: View, state: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
-    """`evaluate_run` for runs side by side; all methods share the program."""
-    return jax.vmap(lambda seen: evaluate_run(view, seen, test, metrics))(seen)
+    """`evaluate_run` for stacked runs. All methods share the compiled program."""
+    return jax.vmap(lambda state: evaluate_run(view, state, test, metrics))(state)

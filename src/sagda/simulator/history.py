@@ -1,4 +1,8 @@
-"""`History`: what a run measured, one value per seed and evaluated round."""
+"""`History`: what a run measured, one value per seed and evaluated round.
+
+Imports no JAX, so that reports open quickly. How the columns are measured and labelled
+is in `problems.metrics`; `recorder.py` fills them.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,9 +11,9 @@ import numpy as np
 
 from sagda import check
 
-TAIL = 100  # rounds at the end, over which runs are judged
+TAIL = 100  # last rounds, over whose mean runs are compared
 
-# Columns that say what a run used, not what it found.
+# Columns that count what a run used. The others measure what it achieved.
 COUNTS = (
     "round", "gradients", "samples", "bytes_down", "bytes_up", "eval_bytes",
     "lost_rounds", "seconds",
@@ -38,7 +42,7 @@ class History:
     def tail(self, column: str, rounds: int = TAIL) -> np.ndarray:
         """Each seed's mean over the evaluations in the last `rounds` rounds.
 
-        The start, before any round, is not among them.
+        The evaluation of the start is left out.
         """
         check.integer("rounds", rounds, low=1)
         last = self.rounds > max(0, self.rounds[-1] - rounds)
@@ -47,9 +51,9 @@ class History:
     def until(
         self, epsilon: float, column: str = "grad_phi_sq"
     ) -> dict[str, np.ndarray]:
-        """Rounds, samples and bytes until `column` first is at most `epsilon`, by seed.
+        """Rounds, samples and bytes until `column` is at most `epsilon`, by seed.
 
-        `bytes` are those of both directions. NaN where a seed never came there.
+        `bytes` counts both directions. NaN for a seed that never reaches `epsilon`.
         """
         check.real("epsilon", epsilon)
         reached = self[column] <= epsilon
@@ -73,38 +77,40 @@ class History:
 
 
 class HistoryBuffer:
-    """A history that grows row by row; to look at it costs little at any length."""
+    """A history that grows row by row, and is read without a copy."""
 
     def __init__(self, seeds: tuple[int, ...]):
         self.seeds, self.count = seeds, 0
-        self.room: dict[str, np.ndarray] = {}  # [seeds, more than `count`] each
+        self.columns: dict[str, np.ndarray] = {}  # [seeds, capacity >= count] each
 
     def resume(self, past: History) -> None:
-        """Start with the rows of an earlier run."""
+        """Continue the rows of an earlier run."""
         self.count = len(past.rounds)
-        self.room = {name: np.array(column) for name, column in past.columns.items()}
+        self.columns = {name: np.array(column) for name, column in past.columns.items()}
 
     def append(self, row: Mapping[str, np.ndarray]) -> None:
         """One value per seed in every column."""
-        if not self.room:
-            self.room = {name: value[:, None].copy() for name, value in row.items()}
-        elif self.count == self.room["round"].shape[1]:
+        if not self.columns:
+            self.columns = {name: value[:, None].copy() for name, value in row.items()}
+        elif self.count == self.columns["round"].shape[1]:
             twice = lambda column: np.concatenate([column, column], axis=1)
-            self.room = {name: twice(column) for name, column in self.room.items()}
-        for name, column in self.room.items():
+            self.columns = {
+                name: twice(column) for name, column in self.columns.items()
+            }
+        for name, column in self.columns.items():
             column[:, self.count] = row[name]
         self.count += 1
 
     @property
     def so_far(self) -> History:
-        """The rows as they stand, without a copy and not to be written to."""
-        seen = {name: column[:, : self.count] for name, column in self.room.items()}
-        for column in seen.values():
+        """The rows so far, as views that cannot be written to."""
+        views = {name: column[:, : self.count] for name, column in self.columns.items()}
+        for column in views.values():
             column.flags.writeable = False
-        return History(self.seeds, seen)
+        return History(self.seeds, views)
 
     @property
     def history(self) -> History:
-        """The rows as they stand."""
-        kept = {name: c[:, : self.count].copy() for name, c in self.room.items()}
-        return History(self.seeds, kept)
+        """A copy of the rows so far."""
+        copies = {name: c[:, : self.count].copy() for name, c in self.columns.items()}
+        return History(self.seeds, copies)

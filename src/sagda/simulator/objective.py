@@ -1,4 +1,9 @@
-"""`Clients`: the table as objectives f_i, each a slice of it with a problem's loss."""
+"""`Clients`: the rows of all clients in one table, and their objectives f_i.
+
+Client i has the rows `start[i]` to `start[i] + size[i]`. All shapes in a compiled
+program must be fixed, so clients of different sizes are cut at the size of the largest
+one, and surplus rows get weight zero. PyTorch's counterpart is `torch/objective.py`.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,14 +19,18 @@ from sagda.pytree import register
 
 
 class Xi(NamedTuple):
-    """A sample: rows by their position within the client, and the seed of the noise."""
+    """A sample: rows by their number within the client, and a seed for a noisy loss."""
 
-    position: Any  # [rows], or None for every local row
-    seed: Any  # [2] words
+    position: Any  # [rows], or None for all local rows
+    seed: Any  # [2] words, the key of the loss's noise
 
 
 def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
-    """One sample of `rows` among `size`, or `count` of them; None: of all rows."""
+    """A sample of `rows` among `size` rows, or `count` samples on axis 0.
+
+    `rows` None is the sample of all rows. The first two words are the noise's seed, so
+    that a problem with noise and one without draw the same rows.
+    """
     width = (rows or 0) + 2
     words = bits(key, (width,) if count is None else (count, width))
     if rows is None:
@@ -32,9 +41,10 @@ def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
 @register
 @dataclass(frozen=True)
 class Clients:
-    """All f_i: client i holds `size[i]` rows of the table from `start[i]` on.
+    """All f_i: client i has `size[i]` rows of the table from `start[i]` on.
 
-    Clients of one size need no list of sizes, nor of starts if they lie in order.
+    Clients of one size need no `size`. If they also lie in order, they need no `start`:
+    the compiled program then multiplies instead of reading a list.
     """
 
     problem: Problem
@@ -50,28 +60,33 @@ class Clients:
         return Sampled(self, self.first_row(i), self.rows_of(i))
 
     def first_row(self, i: Any) -> Any:
+        """The number of client i's first row in the table."""
         return self.widest * i if self.start is None else self.start[i]
 
     def rows_of(self, i: Any) -> Any:
+        """n_i, the number of client i's rows."""
         return jnp.full_like(i, self.widest) if self.size is None else self.size[i]
 
     def near(self, ids: jax.Array) -> "Clients":
-        """Those clients alone, their rows side by side.
+        """The clients `ids` alone, numbered from 0, with their rows in one new table.
 
-        Far from each other, rows cost more to reach than to use; copied together, the
-        processor waits for all of them at once.
+        Rows that are far apart in RAM cost more to reach than to use. Copied together,
+        the processor waits for all of them at once.
         """
         start, widest = self.first_row(ids), self.widest
+        # [ids]: every client gets `widest` rows; near the table's end, the cut begins
+        # before the client's first row.
         first = jnp.minimum(start, len(jax.tree.leaves(self.table)[0]) - widest)
 
         def cut(column: jax.Array) -> jax.Array:
             each, long = column[0].size, column
             if column.size <= jnp.iinfo(jnp.int32).max:
-                long = column.reshape(-1)  # one long row is read in wide steps
+                # One long row is read in wide steps. Its index must fit in 32 bits.
+                long = column.reshape(-1)
             step = 1 if long.ndim > 1 else each
             take = lambda at: jax.lax.dynamic_slice_in_dim(long, at, widest * step)
-            # Merged with what is before and after it, the copy would be element by
-            # element.
+            # The barriers keep XLA from fusing the copy with other operations, which
+            # would turn it into a copy element by element.
             at = jax.lax.optimization_barrier(first * step)
             rows = jax.lax.optimization_barrier(jax.vmap(take)(at))
             return rows.reshape(-1, *column.shape[1:])
@@ -88,14 +103,14 @@ class Clients:
 @register
 @dataclass(frozen=True)
 class Sampled(Objective):
-    """f_i on rows `start` to `start + size` of the clients' table."""
+    """f_i, on the rows `start` to `start + size` of the clients' table."""
 
     clients: Clients
     start: jax.Array
     size: jax.Array
 
     def draw(self, key: Key, count: int | None = None) -> Xi:
-        """Rows drawn with repetition; all local rows if there is no batch size."""
+        """Rows drawn with replacement, or all local rows without a batch size."""
         return drawn(key, self.size, self.clients.batch_size, count)
 
     def whole(self, key: Key) -> Xi:
@@ -109,20 +124,21 @@ class Sampled(Objective):
             rows = self.start + xi.position
             batch = self.rows(lambda column: column[rows], xi.position)
             return loss(z, batch, key).mean()
-        # Every client's rows are cut out at one size; near the table's end the cut
-        # begins early, and what is not the client's has no weight.
+        # Every client's rows are cut out at one size, `widest`. Near the table's end
+        # the cut begins early. Rows of other clients get weight zero.
         widest, table = self.clients.widest, self.clients.table
         first = jnp.minimum(self.start, len(jax.tree.leaves(table)[0]) - widest)
         cut = lambda column: jax.lax.dynamic_slice_in_dim(column, first, widest)
         if self.clients.size is None:
             return loss(z, self.rows(cut, slice(0, widest)), key).mean()
         number = first - self.start + jnp.arange(widest)
-        held = (number >= 0) & (number < self.size)
-        losses = loss(z, self.rows(cut, jnp.where(held, number, 0)), key)
-        return jnp.sum(jnp.where(held, losses, 0)) / self.size
+        local = (number >= 0) & (number < self.size)
+        losses = loss(z, self.rows(cut, jnp.where(local, number, 0)), key)
+        return jnp.sum(jnp.where(local, losses, 0)) / self.size
 
     def rows(self, cut: Any, position: Any) -> Any:
-        """A batch; the number of each row within its client is known without a look."""
+        """A batch. `position`, the row numbers within the client, needs no access to
+        the table."""
         table = self.clients.table
         if not isinstance(table, Table):
             return jax.tree.map(cut, table)

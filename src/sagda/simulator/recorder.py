@@ -1,7 +1,8 @@
-"""`Recorder`: the ledger of a run and the rows of its history."""
+"""`Recorder`: counts what runs exchange, and collects the rows of their history."""
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from sagda.algorithms.costs import PhaseCost, cost
@@ -13,31 +14,29 @@ from sagda.simulator.rounds import Carry, Tally
 
 
 class Tallies(NamedTuple):
-    """Whole counts over a run so far, so that no way of cutting it changes them."""
+    """Whole-number counts of a run so far. Chunks of any length add up to the same."""
 
     opening: Tally
     rounds: Tally
     seconds: float  # in rounds, without compiling
 
     def add(self, tally: Tally, seconds: float) -> "Tallies":
-        total = Tally(
-            *(a + np.asarray(b) for a, b in zip(self.rounds, tally, strict=True))
-        )
-        return Tallies(self.opening, total, self.seconds + seconds)
+        total = jax.tree.map(np.add, self.rounds, tally)
+        return self._replace(rounds=total, seconds=self.seconds + seconds)
 
 
 def in_full(tally: Tally) -> Tally:
-    """Counts that a long run cannot overflow."""
-    return Tally(*(np.asarray(a, np.int64) for a in tally))
+    """The counts in 64 bits, which no run overflows."""
+    return jax.tree.map(lambda a: np.asarray(a, np.int64), tally)
 
 
 def used(
     tally: Tally, phases: tuple[PhaseCost, ...], rounds: int
 ) -> dict[str, np.ndarray]:
-    """What `rounds` rounds with these counts cost, by seed."""
+    """What `rounds` rounds with these counts cost: columns of a history, by run."""
     sent, replied, rows, _ = tally
     column = lambda name: np.array([getattr(phase, name) for phase in phases], np.int64)
-    # A pass uses the rows of whoever took part, on average.
+    # A pass over all local rows counts the participants' mean number of rows.
     mean_rows = rows / np.maximum(sent, 1)
     samples = column("rows") + column("passes") * mean_rows
     everyone = np.ones(len(sent), np.int64)
@@ -50,7 +49,7 @@ def used(
 
 
 class Recorder:
-    """Counts what was exchanged and measures what is asked, one row per evaluation.
+    """Counts what is exchanged, and adds a row to the history per evaluation.
 
     `evaluator(state)` gives the `Measurements` of every run, on the host.
     """
@@ -81,19 +80,21 @@ class Recorder:
         return none(len(self.opening)), none(len(self.phases))
 
     def resume(self, past: History, ledger: Tallies) -> None:
-        """Start where an earlier run stopped."""
+        """Continue the history and the counts of an earlier run."""
         self.rows.resume(past)
         self.ledger = ledger
         self.latest = {name: column[:, -1] for name, column in past.columns.items()}
 
     def open(self, tally: Tally) -> None:
+        """Record the counts of the opening phases."""
         self.ledger = self.ledger._replace(opening=in_full(tally))
 
     def count(self, tally: Tally, seconds: float) -> None:
+        """Add the counts and the time of a chunk of rounds."""
         self.ledger = self.ledger.add(in_full(tally), seconds)
 
     def evaluate(self, carry: Carry, t: int) -> None:
-        """Append a row."""
+        """Evaluate the runs at round `t` and append a row."""
         needed = {name: getattr(carry, name) for name in self.needs}
         state = EvaluatedState(carry.state.z, **needed)
         columns, scores, test_scores = self.evaluator(state)
@@ -102,7 +103,7 @@ class Recorder:
         since = used(self.ledger.rounds, self.phases, t)
         row: dict[str, np.ndarray] = {"round": t * everyone}
         row |= {name: before[name] + since[name] for name in since}
-        # A simulator looks at the clients' rows itself: evaluation sends nothing.
+        # The simulator reads the clients' rows directly, so evaluations send nothing.
         row["eval_bytes"] = 0 * everyone
         row["lost_rounds"] = self.ledger.rounds.lost
         row["seconds"] = self.ledger.seconds * everyone

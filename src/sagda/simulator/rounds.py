@@ -1,7 +1,9 @@
-"""The simulator's programs: rounds as a loop, clients and runs as the layout says.
+"""The compiled programs of a run: its start, and any number of rounds.
 
-`advance` is one program with dynamic bounds. Whole runs, chunks and resumed runs all go
-through it, so none of them can change a result.
+`advance` is one program whose first and last round are arguments. Whole runs, chunks
+and resumed runs all use it, so none of them can change a result. What the clients do
+within a round is in `exchange.py`; evaluations and callbacks between rounds in
+`loop.py`.
 """
 
 from collections.abc import Callable
@@ -22,31 +24,32 @@ from sagda.simulator.exchange import DeviceShare, Tables, exchange_in, packed, u
 from sagda.simulator.layout import Layout
 from sagda.simulator.setup import Setup
 
-# Rounds between fresh means of all memories: sums of changes drift by rounding.
+# Rounds between fresh means of all memories. The server's mean is updated by changes
+# only, so that rounding errors would add up.
 REFRESH = 1000
 
 
 class Carry(NamedTuple):
-    """What passes from round to round; a run can go on from it."""
+    """What passes from round to round; a run can be resumed from it."""
 
-    state: Any
-    memory: Any  # tables of [M, numbers]; with PyTorch trees of [M, ...]
+    state: Any  # the server's
+    memory: Any  # the clients': tables [M, numbers], or trees [M, ...] with PyTorch
     drift: Any  # mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
     broken: Any  # the first round whose iterate was not finite, or -1
 
 
 class Tally(NamedTuple):
-    """Counts over the rounds of a call, by phase."""
+    """Counts over some rounds, [phases] each but for `lost`."""
 
-    sent: Any  # messages that went down
-    replied: Any  # replies that came up
-    rows: Any  # local rows of those who got a message, added up
+    sent: Any  # messages from the server
+    replied: Any  # replies to the server
+    rows: Any  # local rows of the clients that got a message, added up
     lost: Any  # rounds in which some phase had no reply at all
 
 
 def one_round(
     setup: Setup,
-    place: DeviceShare,
+    share: DeviceShare,
     algorithm: Algorithm,
     phases: tuple[Phase, ...],
     key: Key,
@@ -54,13 +57,15 @@ def one_round(
     t: Any,
 ) -> tuple[Carry, Tally]:
     """Round t through `phases`, with its counts."""
+    # Cohorts and drop-outs of all phases are drawn first: whether the round is lost
+    # must be known before any client's memory changes.
     members = draw_members(
         phases, key, t, setup.clients.count, setup.cohort, setup.dropout
     )
     answered = jnp.stack([member.answered.sum() for member in members.values()])
     lost = (answered == 0).any()
     like = jax.eval_shape(algorithm.memory, carry.state.z)
-    exchange = exchange_in(setup, place, members, lost, key, t, like)
+    exchange = exchange_in(setup, share, members, lost, key, t, like)
     state, (memory, _, drift) = run_round(
         phases,
         carry.state,
@@ -70,18 +75,19 @@ def one_round(
         t,
     )
     if setup.dropout is not None:
+        # A lost round changes nothing. The exchange has left the memories alone.
         stay = lambda old, new: jnp.where(lost, old, new)
         state = jax.tree.map(stay, carry.state, state)
         drift = stay(carry.drift, drift)
     if algorithm.mean is not None:
-        kept = lambda: getattr(state, str(algorithm.mean))
+        current = lambda: getattr(state, str(algorithm.mean))
         mean = jax.lax.cond(
-            (t + 1) % REFRESH == 0, lambda: mean_of(memory, place, like), kept
+            (t + 1) % REFRESH == 0, lambda: mean_of(memory, share, like), current
         )
         state = state._replace(**{algorithm.mean: mean})
-    whole = [jnp.isfinite(a).all() for a in jax.tree.leaves(state.z)]
-    breaks = ~jnp.stack(whole).all() & (carry.broken < 0)
-    broken = jnp.where(breaks, t + 1, carry.broken)
+    finite = [jnp.isfinite(a).all() for a in jax.tree.leaves(state.z)]
+    diverges = ~jnp.stack(finite).all() & (carry.broken < 0)
+    broken = jnp.where(diverges, t + 1, carry.broken)
     rows_of = setup.clients.rows_of
     rows = [
         jnp.where(member.asked, rows_of(member.ids), 0).sum()
@@ -93,21 +99,22 @@ def one_round(
     return Carry(state, memory, drift, broken), tally
 
 
-def mean_of(memory: Tables, place: DeviceShare, like: PyTree) -> PyTree:
-    """The mean of all memories."""
+def mean_of(memory: Tables, share: DeviceShare, like: PyTree) -> PyTree:
+    """The mean of all clients' memories, the same on every device."""
     mean = unpacked(jax.tree.map(lambda a: a.mean(0), memory), like)
-    return jax.lax.pmean(mean, "clients") if place.split else mean
+    return jax.lax.pmean(mean, "clients") if share.split else mean
 
 
 def first_carry(
-    setup: Setup, place: DeviceShare, method: Method, key: Key, z: Point
+    setup: Setup, share: DeviceShare, method: Method, key: Key, z: Point
 ) -> tuple[Carry, Tally]:
     """A run at its start, after the opening phases with every client."""
     algorithm = method.build()
     z = setup.clients.problem.project(z)
-    held = setup.clients.count // (place.layout.clients if place.split else 1)
+    # A device that shares the memories has a table of its own clients only.
+    clients = setup.clients.count // (share.layout.clients if share.split else 1)
     first = packed(jax.tree.map(lambda a: a[None], algorithm.memory(z)))
-    spread = lambda a: jnp.broadcast_to(a, (held, a.size))
+    spread = lambda a: jnp.broadcast_to(a, (clients, a.size))
     memory = jax.tree.map(spread, first)
     dtype = jnp.result_type(*jax.tree.leaves(z))
     none = jnp.full((), jnp.nan, dtype)
@@ -116,12 +123,12 @@ def first_carry(
         return carry, no_counts(0)
     everyone = replace(setup, cohort=setup.clients.count, dropout=None)
     now = jnp.zeros((), jnp.int32)
-    return one_round(everyone, place, algorithm, algorithm.opening, key, carry, now)
+    return one_round(everyone, share, algorithm, algorithm.opening, key, carry, now)
 
 
 def rounds_of(
     setup: Setup,
-    place: DeviceShare,
+    share: DeviceShare,
     method: Method,
     key: Key,
     carry: Carry,
@@ -134,7 +141,7 @@ def rounds_of(
     def body(t: Any, now: Any) -> Any:
         carry, total = now
         carry, tally = one_round(
-            setup, place, algorithm, algorithm.phases, key, carry, t
+            setup, share, algorithm, algorithm.phases, key, carry, t
         )
         return carry, jax.tree.map(jnp.add, total, tally)
 
@@ -143,36 +150,41 @@ def rounds_of(
 
 
 def no_counts(phases: int) -> Tally:
+    """The counts of no rounds."""
     none = jnp.zeros(phases, jnp.int32)
     return Tally(none, none, none, jnp.zeros((), jnp.int32))
 
 
 class Programs(NamedTuple):
-    """The compiled programs of a layout; methods, keys and carries have runs first."""
+    """The compiled programs of a layout. Methods, keys, starts and carries have the
+    runs on axis 0."""
 
     begin: Callable  # (setup, methods, keys, starts) -> carry, tally
     advance: Callable  # (setup, methods, keys, carry, first, last) -> carry, tally
 
 
 def is_split(layout: Layout, cohort: int, clients: int) -> bool:
-    """Where all clients take part, each device can hold the memories of its own."""
+    """Whether each device holds the memories of its own clients only.
+
+    It can if all clients take part in every round and divide evenly by the devices.
+    """
     return cohort == clients and layout.clients > 1 and clients % layout.clients == 0
 
 
 def carry_specs(layout: Layout, split: bool) -> Carry:
-    """Which axes of a carry lie over which devices."""
+    """How the axes of a carry's arrays are divided over the mesh of devices."""
     runs = Spec("runs")
     return Carry(runs, Spec("runs", "clients") if split else runs, runs, runs)
 
 
 @cache
 def programs(layout: Layout, split: bool) -> Programs:
-    """The programs that lay runs and clients out as `layout` says."""
-    place = DeviceShare(layout, split)
+    """The programs of a layout. Cached, so that equal layouts compile once."""
+    share = DeviceShare(layout, split)
 
     def each_run(one: Callable, *over: PyTree) -> Any:
         if len(jax.tree.leaves(over)[0]) == 1:
-            # Without a loop over runs the memories stay where they are.
+            # Without a loop over runs, memories are updated in place, not copied.
             out = one(*jax.tree.map(lambda a: a[0], over))
             return jax.tree.map(lambda a: a[None], out)
         if layout.batch == 1:
@@ -180,21 +192,23 @@ def programs(layout: Layout, split: bool) -> Programs:
         return jax.vmap(one)(*over)
 
     def begin(setup, methods, keys, starts):
-        return each_run(partial(first_carry, setup, place), methods, keys, starts)
+        return each_run(partial(first_carry, setup, share), methods, keys, starts)
 
     def advance(setup, methods, keys, carry, first, last):
         one = lambda method, key, carry: rounds_of(
-            setup, place, method, key, carry, first, last
+            setup, share, method, key, carry, first, last
         )
         return each_run(one, methods, keys, carry)
 
     if layout.devices > 1:
         runs, carry = Spec("runs"), carry_specs(layout, split)
-        share = partial(
+        # Data are on every device; runs, and memories if split, are divided.
+        on_mesh = partial(
             jax.shard_map, mesh=layout.mesh, out_specs=(carry, runs), check_vma=False
         )
-        begin = share(begin, in_specs=(Spec(), runs, runs, runs))
+        begin = on_mesh(begin, in_specs=(Spec(), runs, runs, runs))
         inputs = Spec(), runs, runs, carry, Spec(), Spec()
-        advance = share(advance, in_specs=inputs)
+        advance = on_mesh(advance, in_specs=inputs)
     compiled = partial(jax.jit, compiler_options={} if layout.kernel else SPARED)
+    # The carry is donated: its memories may be most of a device's memory.
     return Programs(compiled(begin), compiled(advance, donate_argnums=3))

@@ -1,4 +1,8 @@
-"""`Run`: what a simulation has done, to look at, to keep and to go on from."""
+"""`Run`: the result of a simulation, which can be saved and resumed.
+
+`Progress` is what callbacks receive while it runs. Checkpoint files are in
+`sagda.runs.checkpoint`.
+"""
 
 import json
 import re
@@ -19,15 +23,15 @@ from sagda.simulator.rounds import Carry
 
 
 class Run(NamedTuple):
-    """What `simulate` returns; `resume=run` goes on from it."""
+    """What `simulate` returns. `simulate(..., resume=run)` continues it."""
 
     history: History
-    carry: Carry  # the server's state and the clients' memories, seeds first
+    carry: Carry  # the server's state and the clients' memories, seeds on axis 0
     round: int
     ledger: Tallies
     compile_seconds: float
     setting: dict[str, str] | None = None  # what a resumed run must have in common
-    layout: str = ""  # how clients and runs were laid out
+    layout: str = ""  # what ran where, as `layout=` takes it
 
     @property
     def z(self) -> Point:
@@ -35,7 +39,7 @@ class Run(NamedTuple):
         return self.carry.state.z
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it as arrays by name, for a file; `resume` takes these too."""
+        """The run as arrays by name, for a file. `resume` accepts them."""
         columns = {
             f"history/{i:03d}/{name}": column
             for i, (name, column) in enumerate(self.history.columns.items())
@@ -54,21 +58,21 @@ class Run(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, int]:
-        """By seed, the first round that was not finite."""
+        """The seeds that diverged (NaN or infinity), each with its first such round."""
         pairs = zip(self.history.seeds, self.carry.broken.tolist(), strict=True)
         return {seed: t for seed, t in pairs if t >= 0}
 
 
 class Progress(NamedTuple):
-    """What a callback is told after each chunk of rounds; its True stops the run."""
+    """What a callback receives after each chunk of rounds."""
 
     round: int
     rounds: int
     seconds: float  # in rounds so far, without compiling
     latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
-    snapshot: Callable[[], Run]  # the run as it stands, to be kept and resumed
-    history: History  # all evaluations so far, the newest last; to be read only
-    methods: tuple[Method, ...]  # one for each of the history's seeds
+    snapshot: Callable[[], Run]  # makes a `Run` of the rounds so far
+    history: History  # all evaluations so far, read-only
+    methods: tuple[Method, ...]  # one per run, in the order of `history.seeds`
     setting: dict[str, str]  # problem, split, cohort and so on, as texts
 
 
@@ -82,22 +86,22 @@ def checked_resume(
     recorder: Recorder,
     setting: dict[str, str],
 ) -> Run:
-    """A run that fits the configuration, from itself or from its arrays."""
+    """`resume` as a `Run`, or a `BadValue` if its configuration is another one."""
     if isinstance(resume, Mapping):
         columns = sorted(name for name in resume if name.startswith("history/"))
         history = {name.split("/", 2)[2]: resume[name] for name in columns}
         ledger: Tallies = filled(recorder.ledger, resume, "ledger")
         resume = Run(
-            History(recorder.seeds, history),
-            filled(expected, resume, "carry"),
-            int(resume["round"]),
-            ledger._replace(seconds=float(ledger.seconds)),
-            float(resume["compile_seconds"]),
-            read(resume["setting"]) if "setting" in resume else None,
+            history=History(recorder.seeds, history),
+            carry=filled(expected, resume, "carry"),
+            round=int(resume["round"]),
+            ledger=ledger._replace(seconds=float(ledger.seconds)),
+            compile_seconds=float(resume["compile_seconds"]),
+            setting=read(resume["setting"]) if "setting" in resume else None,
         )
     check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")
     for field, now in setting.items():
-        # Arrays of older versions do not tell, and none tells where a function was.
+        # A `setting` of None is not compared. Addresses of functions never match.
         then = (resume.setting or {}).get(field, now)
         if then not in (now, portable(now)):
             raise BadValue(
@@ -115,38 +119,39 @@ def checked_resume(
 
 
 def check_columns(past: History, recorder: Recorder) -> None:
-    """Refuse rows that have other columns than those to come."""
+    """Raise if the history has other columns than the rows to come."""
     chosen = [name for name, _ in recorder.metrics]
     wanted = {"round", *chosen}
     if recorder.evaluator.test is not None and "auc_train" in past.columns:
         wanted.add("auc_test")
     for name in ("round", *OPTIONAL, *chosen, "auc_test"):
-        found = name in past.columns
-        if found != (name in wanted):
+        exists = name in past.columns
+        if exists != (name in wanted):
             raise BadValue(
                 f"`resume` must have the columns of this run, but its history has "
-                f"{'the' if found else 'no'} column {name!r}; give the `metrics` and "
+                f"{'the' if exists else 'no'} column {name!r}; give the `metrics` and "
                 "`test` that it had."
             )
 
 
 def portable(text: str) -> str:
-    """A text without addresses in memory, which no other process shares."""
+    """`text` without memory addresses, which differ between processes."""
     return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)
 
 
 def written(setting: dict[str, str]) -> np.ndarray:
-    """Texts as an array, for a file."""
+    """Texts as an array of bytes, for a file."""
     texts = {field: portable(text) for field, text in setting.items()}
     return np.frombuffer(json.dumps(texts).encode(), np.uint8)
 
 
 def read(array: np.ndarray) -> dict[str, str]:
+    """The texts that `written` stored."""
     return json.loads(np.asarray(array, np.uint8).tobytes())
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The arrays of a tree under the names of their places in it."""
+    """The arrays of a tree, named by their paths in it, such as `carry/state/z/x`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     name = lambda path: "/".join([prefix, *(plain(key) for key in path)])
     return {name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
@@ -161,7 +166,7 @@ def plain(key: Any) -> str:
 
 
 def filled(like: PyTree, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
-    """A tree of the shape of `like` with the arrays of those names."""
+    """A tree of the structure of `like`, with the arrays that `named` would name."""
     expected = named(jax.tree.map(lambda a: np.zeros(0), like), prefix)
     missing = [name for name in expected if name not in arrays]
     if missing:

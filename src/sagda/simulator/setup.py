@@ -1,4 +1,7 @@
-"""What stays the same over a run, as compiled programs take it."""
+"""`Setup` and `View`: a run's constant data on the devices, for rounds and evaluations.
+
+What changes from round to round is `rounds.Carry`.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,10 +22,10 @@ from sagda.simulator.objective import Clients, Sampled
 @register
 @dataclass(frozen=True)
 class Setup:
-    """The clients, and how many of them take part."""
+    """The clients, and the number of them that take part in a round."""
 
     clients: Clients
-    dropout: float | None  # None compiles no drop-outs at all
+    dropout: float | None  # None leaves drop-outs out of the compiled program
     cohort: int  # m
 
     @classmethod
@@ -36,16 +39,20 @@ class Setup:
         batch_size: int | None,
         dropout: float = 0.0,
         mesh: Mesh | None = None,
-        held: int | None = None,
+        streamed: int | None = None,
     ) -> "Setup":
-        """On the devices of `mesh`, floats as `dtype`; `held` rows if not all."""
+        """The setup of a run, on every device of `mesh` (or on the first device).
+
+        Floats become `dtype`. `streamed` is the number of rows that are on the device
+        at a time, None for all of them.
+        """
         put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
         size = federation.size
         even = bool(size.min() == size.max()) and not federation.room
         clients = Clients(
             put(problem),
-            put(first_rows(problem.columns(federation), held)),
-            None if even and held is None else put(federation.start),
+            put(first_rows(problem.columns(federation), streamed)),
+            None if even and streamed is None else put(federation.start),
             None if even else put(size),
             count=federation.clients,
             widest=federation.widest,
@@ -61,52 +68,60 @@ class Setup:
 @register
 @dataclass(frozen=True)
 class View:
-    """What an evaluation looks at: all rows, with the weight of each in f."""
+    """What an evaluation sees: all rows, with the weight of each in f."""
 
     clients: Clients
     weight: jax.Array  # [rows], 1 / (M n_i)
-    owner: jax.Array  # [rows]
+    owner: jax.Array  # [rows], the client that has the row
 
     @classmethod
     def of(
-        cls, setup: Setup, federation: Federation, dtype: Any, held: int | None = None
+        cls,
+        setup: Setup,
+        federation: Federation,
+        dtype: Any,
+        streamed: int | None = None,
     ) -> "View":
-        """One device looks; rows that are not all there are looked at by the host."""
-        device = None if held is None else jax.local_devices(backend="cpu")[0]
+        """Evaluate on one device; on the host if rows are streamed."""
+        device = None if streamed is None else jax.local_devices(backend="cpu")[0]
         put = lambda a: on_device(a, dtype, device=device)
-        if held is None:
-            # The copy that the programs use there will do.
-            near = jax.tree.map(lambda a: a.addressable_shards[0].data, setup.clients)
+        if streamed is None:
+            # The first device's copy of the setup serves both.
+            clients = jax.tree.map(
+                lambda a: a.addressable_shards[0].data, setup.clients
+            )
         else:
             data = setup.clients.problem.columns(federation)
             table, start = numbers(data), federation.start
-            near = replace(setup.clients, table=table, start=start)
-            near = jax.tree.map(put, jax.device_get(near))
-        return cls(near, put(federation.weight), put(federation.owner))
+            clients = replace(setup.clients, table=table, start=start)
+            clients = jax.tree.map(put, jax.device_get(clients))
+        return cls(clients, put(federation.weight), put(federation.owner))
 
 
 class Ops(NamedTuple):
-    """What a formula needs beyond plain operators: JAX's, or PyTorch's."""
+    """The few array functions that differ between JAX and PyTorch."""
 
     stack: Any
     value_and_grad: Any
 
 
 def numbers(data: PyTree) -> PyTree:
-    """The columns that a loss may look at: names of clients and classes stay behind."""
+    """The columns that a loss may use: all but the names of clients and classes."""
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
 def first_rows(data: PyTree, count: int | None) -> PyTree:
+    """The first `count` rows of all columns that a loss may use."""
     return jax.tree.map(lambda column: column[:count], numbers(data))
 
 
 def on_device(
     array: Any, dtype: Any, mesh: Mesh | None = None, device: Any = None
 ) -> jax.Array:
-    """Floats in the run's precision, whole numbers in 32 bits, truth values as such.
+    """An array on the device, or on all devices of `mesh`.
 
-    A memory-mapped column of the right type is not copied: processors read the file.
+    Floats become `dtype`, whole numbers have 32 bits. A memory-mapped column of the
+    right type is not copied: processors read it from the file.
     """
     array = np.asarray(array)
     kinds = {"f": dtype, "i": np.int32, "u": np.int32, "b": np.bool_}
@@ -121,15 +136,15 @@ def on_device(
 
 
 def placed(array: Any, sharding: NamedSharding) -> jax.Array:
-    """Values that every process has, on the devices of all of them."""
+    """An array that every process has, on the devices of all processes."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
-    # JAX would send all of them around to see that they are equal.
+    # `device_put` would send the array to all processes to compare it.
     return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
 
 
 def fetch(tree: PyTree) -> Any:
-    """Arrays on the host, whole, wherever their parts lie."""
+    """Whole arrays on the host, also of those that are divided over processes."""
 
     def one(a: Any) -> np.ndarray:
         if isinstance(a, jax.Array) and not (

@@ -1,4 +1,7 @@
-"""`simulate`: a whole run on one machine, from checks to history."""
+"""`simulate`: a whole run on simulated clients, from checks to history.
+
+Options are listed in `options.py`. The rounds are in `loop.py` and `rounds.py`.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -23,20 +26,19 @@ from sagda.simulator.options import RunOptions, takes_options
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.run import Run
 from sagda.simulator.setup import Setup, View
-from sagda.simulator.stream import Stream, rows_to_hold
+from sagda.simulator.stream import Stream, rows_to_stream
 
-# An `inner_residual` above it is no maximum. Solved ones are below 1e-5, also in single
-# precision.
+# Above this `inner_residual`, the inner maximum was not found. Solutions have residuals
+# below 1e-5, also in single precision.
 UNSOLVED = 1e-3
 
 
 class DivergenceWarning(UserWarning):
-    """A run left the finite numbers."""
+    """A run diverged (NaN or infinity)."""
 
 
 class UnsolvedWarning(UserWarning):
-    """The inner maximum was not found, so that Phi and its gradient are not what they
-    say."""
+    """The inner maximum was not found, so the columns of Phi are inaccurate."""
 
 
 @takes_options(RunOptions)
@@ -136,7 +138,7 @@ def compiled_loop(
     dtype = jnp.float64 if options.float64 else jnp.float32
     starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
     z = jax.tree.map(lambda a: a[0], starts)
-    streamed = rows_to_hold(problem, federation, dtype, options.stream)
+    streamed = rows_to_stream(problem, federation, dtype, options.stream)
     make_setup = partial(
         Setup.of,
         problem,
@@ -145,7 +147,7 @@ def compiled_loop(
         cohort=options.cohort or federation.clients,
         batch_size=options.batch_size,
         dropout=options.dropout,
-        held=streamed,
+        streamed=streamed,
     )
     setup = make_setup()
     check_loss(setup, z)
@@ -172,28 +174,28 @@ def compiled_loop(
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:
-    """Where a run broke, and what to lower."""
+    """A sentence on where a run diverged, and which rates to lower."""
     where = ", ".join(f"seed {seed} at round {t}" for seed, t in diverged.items())
     rates = [f"{k} {v}" for k, v in method.arguments.items() if isinstance(v, Rates)]
     return (
-        f"{method.name} left the finite numbers ({where}); lower its rates "
+        f"{method.name} diverged (NaN or infinity: {where}); lower its rates "
         f"({', '.join(rates)}) or its local steps. The history until then is kept."
     )
 
 
 def unsolved(history: History) -> str | None:
-    """What to say where the solver for inner maxima fell short; None if it did not."""
+    """A sentence if the solver for inner maxima failed in the history, else None."""
     if "inner_residual" not in history.columns:
         return None
     residual, f = history["inner_residual"].ravel(), history["f"].ravel()
-    # A maximum at infinity leaves no number; a run that diverged has its own warning.
+    # A maximum at infinity gives NaN. Runs that diverged have a warning of their own.
     missed = np.flatnonzero(np.isfinite(f) & ~(residual <= UNSOLVED))
     if len(missed) == 0:
         return None
-    at, found = history["round"].ravel()[missed[-1]], residual[missed[-1]]
+    at, worst = history["round"].ravel()[missed[-1]], residual[missed[-1]]
     return (
-        f"the inner maximum was not found: `inner_residual` is {found:.1e} at round "
-        f"{at}, and `phi`, `gap` and `grad_phi_sq` are off by what it allows; "
+        f"the inner maximum was not found: `inner_residual` is {worst:.1e} at round "
+        f"{at}, so `phi`, `gap` and `grad_phi_sq` are inaccurate; "
         "give `best_y`, a set that bounds y, or a loss that is concave in y."
     )
 

@@ -1,4 +1,8 @@
-"""`Stream`: where rows do not fit on the device, those of the coming cohorts do."""
+"""`Stream`: copies the next cohorts' rows to a device that cannot hold all rows.
+
+For accelerators; tested on processors only. Cohorts follow from keys, so they are known
+ahead. With all rows on the device, nothing here is used.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -16,30 +20,30 @@ from sagda.simulator.cohort import draw_members
 from sagda.simulator.layout import Layout
 from sagda.simulator.setup import Setup, numbers, on_device
 
-# Rounds looked ahead at a time.
+# Rounds whose cohorts are drawn ahead at a time.
 AHEAD = 64
-# The share of an accelerator's memory that rows may take.
+# The fraction of an accelerator's memory that rows may take.
 SHARE = 0.5
 
 
-def rows_to_hold(
+def rows_to_stream(
     problem: Problem, federation: Federation, dtype: Any, asked: int | None
 ) -> int | None:
-    """How many rows are on the device at a time; None for all of them."""
+    """The number of rows on the device at a time; None for all of them."""
     rows = int(federation.size.sum())
     if asked is None:
-        # Processors share the host's memory, and do not tell.
-        room = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-        if room is None:
+        # Processors report no limit: they use the host's memory.
+        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        if limit is None:
             return None
         columns = jax.tree.leaves(numbers(problem.columns(federation)))
         each = sum(np.dtype(dtype).itemsize * column[0].size for column in columns)
-        asked = int(SHARE * room / each)
+        asked = int(SHARE * limit / each)
     return None if asked >= rows else asked
 
 
 class Stream:
-    """Brings rows to the device; a client's `start` says where they are there."""
+    """Copies rows to the device. `Clients.start` says where a client's rows are."""
 
     def __init__(
         self,
@@ -47,15 +51,15 @@ class Stream:
         dtype: Any,
         algorithm: Algorithm,
         keys: Key,
-        held: int,
+        capacity: int,
         setup: Setup,
         layout: Layout,
     ):
-        self.federation, self.keys, self.held = federation, keys, held
+        self.federation, self.keys, self.capacity = federation, keys, capacity
         self.data = numbers(setup.clients.problem.columns(federation))
         self.mesh = layout.mesh if layout.devices > 1 else None
         self.dtype, self.phases = dtype, algorithm.phases
-        self.span = range(0)  # the rounds whose rows are there
+        self.span = range(0)  # the rounds whose rows are on the device
         if algorithm.opening:
             raise BadValue(
                 "`stream` must be None where a method asks all clients at its start, "
@@ -67,17 +71,18 @@ class Stream:
         largest = np.sort(federation.size)[
             -min(federation.clients, cohorts * setup.cohort) :
         ]
-        if largest.sum() > held:
+        if largest.sum() > capacity:
             raise BadValue(
                 f"`stream` must hold the rows of one round, up to {largest.sum()} with "
-                f"{setup.cohort} clients a round and {seeds} seeds side by side, "
-                f"got {held}."
+                f"{setup.cohort} clients a round and {seeds} seeds at a time, got "
+                f"{capacity}."
             )
 
     def bring(self, setup: Setup, first: int, last: int) -> tuple[Setup, int]:
-        """The rows of rounds from `first` on, and the round that they last to.
+        """Copy the rows of rounds from `first` on, for as many rounds as fit.
 
-        They are brought for as many rounds as fit, and stay until those are over.
+        Returns the setup with these rows, and the round (at most `last`) up to which
+        they suffice.
         """
         if first in self.span:
             return setup, min(last, self.span.stop)
@@ -89,22 +94,22 @@ class Stream:
         stop = first
         while stop < first + AHEAD:
             more = np.union1d(needed, ids[stop - first])
-            if size[more].sum() > self.held:
+            if size[more].sum() > self.capacity:
                 break
             needed, stop = more, stop + 1
         start = np.zeros_like(self.federation.start)
         start[needed] = np.cumsum(size[needed]) - size[needed]
         shift = np.repeat(self.federation.start[needed] - start[needed], size[needed])
         rows = np.arange(len(shift)) + shift
-        # The device has room for one table.
+        # The device has memory for one table only.
         for old in jax.tree.leaves(setup.clients.table):
             old.delete()
         put = lambda array: on_device(array, self.dtype, self.mesh)
 
         def part(column: Any) -> jax.Array:
-            held = np.zeros((self.held, *column.shape[1:]), column.dtype)
-            held[: len(rows)] = column[rows]
-            return put(held)
+            buffer = np.zeros((self.capacity, *column.shape[1:]), column.dtype)
+            buffer[: len(rows)] = column[rows]
+            return put(buffer)
 
         table = jax.tree.map(part, self.data)
         clients = replace(setup.clients, table=table, start=put(start))
@@ -116,7 +121,7 @@ class Stream:
 def cohorts(
     phases: tuple[Phase, ...], keys: Key, rounds: Any, clients: int, cohort: int
 ) -> jax.Array:
-    """[rounds, everyone asked in one of them by any run]."""
+    """[rounds, clients]: the clients that any run asks in each round."""
 
     def one(t: Any, key: Key) -> jax.Array:
         members = draw_members(phases, key, t, clients, cohort, None)

@@ -1,4 +1,4 @@
-"""`sweep`: many methods that differ in their numbers, in as few programs as shapes."""
+"""`sweep`: many methods at once, in one compiled program per structure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +61,7 @@ def sweep(
 
 
 def alike(methods: Sequence[Method]) -> list[list[int]]:
-    """The places of methods that one program can run."""
+    """Groups of methods, as indices, that one compiled program can run."""
     groups: dict[Any, list[int]] = {}
     for i, method in enumerate(methods):
         groups.setdefault(jax.tree.structure(method), []).append(i)
@@ -69,19 +69,19 @@ def alike(methods: Sequence[Method]) -> list[list[int]]:
 
 
 def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
-    """A run of several methods as one run for each, as `simulate` would return it."""
+    """Split a run of several methods into one `Run` per method."""
     seeds = len(run.history.seeds) // len(methods)
 
     def one(k: int, method: Method) -> Run:
-        own = slice(k * seeds, (k + 1) * seeds)
-        cut = lambda tree: jax.tree.map(lambda a: a[own], tree)
+        part = slice(k * seeds, (k + 1) * seeds)
+        cut = lambda tree: jax.tree.map(lambda a: a[part], tree)
         opening, rounds, seconds = run.ledger
-        mine = run.history.seeds[own]
-        # Not by JAX, which would put them in order of their names.
-        columns = {name: column[own] for name, column in run.history.columns.items()}
-        setting = {"method": repr(method), "seeds": str(mine)}
+        own_seeds = run.history.seeds[part]
+        # Not by `jax.tree.map`, which would sort the columns by name.
+        columns = {name: column[part] for name, column in run.history.columns.items()}
+        setting = {"method": repr(method), "seeds": str(own_seeds)}
         return run._replace(
-            history=History(mine, columns),
+            history=History(own_seeds, columns),
             carry=cut(run.carry),
             ledger=Tallies(cut(opening), cut(rounds), seconds),
             setting=run.setting and run.setting | setting,

@@ -1,4 +1,7 @@
-"""An evaluation of PyTorch models, in blocks of rows."""
+"""`TorchEvaluator`: the columns of a history row for PyTorch models, in blocks of rows.
+
+It measures what `simulator.evaluator.Evaluator` measures for JAX models, in eager mode.
+"""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -18,11 +21,11 @@ from sagda.problems.metrics import ChosenMetrics, MetricInputs, optional_columns
 from sagda.simulator.evaluator import EvaluatedState, Measurements
 from sagda.simulator.torch.objective import TorchRows, evaluating, gradient
 
-BLOCK = 4096  # rows that an evaluation looks at together
+BLOCK = 4096  # rows evaluated at a time
 
 
 class TorchEvaluator:
-    """An evaluation of every run, in blocks of rows."""
+    """Evaluates all runs in turn, each in blocks of rows."""
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class TorchEvaluator:
         self.test_label = None if test is None else np.asarray(test.label)
 
     def blocks(self) -> Any:
+        """(rows, weights) of each block."""
         count = len(self.weight)
         for at in range(0, count, BLOCK):
             part = slice(at, min(at + BLOCK, count))
@@ -50,21 +54,23 @@ class TorchEvaluator:
 
     @property
     def position(self) -> np.ndarray:
+        """[rows], each row's number within its client."""
         return np.arange(len(self.weight)) - self.rows.start[self.owner]
 
-    def __call__(self, seen: EvaluatedState) -> Measurements:
-        found = []
+    def __call__(self, state: EvaluatedState) -> Measurements:
+        measured = []
         with evaluating(self.rows.problem):
-            for s in range(len(jax.tree.leaves(seen)[0])):
-                own = jax.tree.map(lambda a, s=s: a[s, ...], seen)
-                found.append(self.one(own._replace(z=tensors(own.z))))
-        columns, scores, tests = zip(*found, strict=True)
+            for s in range(len(jax.tree.leaves(state)[0])):
+                run = jax.tree.map(lambda a, s=s: a[s, ...], state)
+                measured.append(self.one(run._replace(z=tensors(run.z))))
+        columns, scores, tests = zip(*measured, strict=True)
         stacked = {name: np.array([c[name] for c in columns]) for name in columns[0]}
         some = lambda values: None if values[0] is None else list(values)
         return Measurements(stacked, some(scores), some(tests))
 
-    def one(self, seen: EvaluatedState) -> Measurements:
-        problem, z = self.rows.problem, seen.z
+    def one(self, state: EvaluatedState) -> Measurements:
+        """The measurements of one run."""
+        problem, z = self.rows.problem, state.z
         values = [problem.loss(z, rows, None) for rows, _ in self.blocks()]
         losses = torch.cat(values).double().numpy()
         weight = self.weight.double().numpy()
@@ -92,8 +98,8 @@ class TorchEvaluator:
             rows=whole,
             weight=self.weight,
             columns=columns,
-            drift=seen.drift,
-            mean_over_clients=partial(self.mean_over_clients, seen.memory),
+            drift=state.drift,
+            mean_over_clients=partial(self.mean_over_clients, state.memory),
         )
         columns |= optional_columns(inputs, self.metrics, float)
         score = lambda rows: problem.score(z.x, rows)
@@ -103,7 +109,7 @@ class TorchEvaluator:
         return Measurements(columns, whole, None if tests is None else tests.numpy())
 
     def grad(self, z: Point) -> Point:
-        """Of f, summed over blocks."""
+        """The gradient of f, summed over blocks."""
         problem = self.rows.problem
         parts = [
             gradient(lambda z, r=r, w=w: w @ problem.loss(z, r, None), z)
@@ -112,7 +118,7 @@ class TorchEvaluator:
         return reduce(Point.__add__, parts)
 
     def best_y(self, x: PyTree) -> PyTree | None:
-        """In closed form, from sums over blocks; None where there is none."""
+        """The best y in closed form, from sums over blocks; None without one."""
         problem = self.rows.problem
         parts = [problem.inner_sums(x, r, w) for r, w in self.blocks()]
         if parts[0] is None:
@@ -134,7 +140,7 @@ class TorchEvaluator:
 def torch_columns(
     problem: Problem, federation: Federation, test: Table | None
 ) -> list[str]:
-    """What an evaluation measures, found by a look at two rows."""
+    """The names of the columns that evaluations measure, found with two rows."""
     rows = TorchRows.of(problem, federation, None, np.float32)
     two: Any = rows.cut(slice(0, 2), torch.arange(2))
     weight: Any = torch.full((2,), 0.5)

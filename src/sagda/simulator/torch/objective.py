@@ -1,6 +1,7 @@
-"""f_i by PyTorch: the same text runs on its tensors as it stands, client by client.
+"""`TorchObjective`: a client's objective f_i for PyTorch models, in eager mode.
 
-Rows are drawn from the same keys as in the compiled engine.
+Rows are drawn from the same keys as in compiled runs. The helpers below also serve
+sites of a federation whose model is PyTorch's. Rounds are in `torch/loop.py`.
 """
 
 import contextlib
@@ -23,10 +24,12 @@ draw_rows = jax.jit(drawn, static_argnums=(2, 3))
 
 
 class TorchRows(NamedTuple):
-    """All clients' rows as tensors, and what their losses are."""
+    """All clients' rows as tensors, and the problem whose loss takes them.
 
-    problem: Any  # a `Problem` whose loss takes tensors; for noise it has no key, but
-    # PyTorch's own generator, which is at the sample's place
+    A noisy loss gets no key: PyTorch's own generator is seeded for each sample.
+    """
+
+    problem: Any
     table: Any  # [rows, ...]
     start: np.ndarray
     size: np.ndarray
@@ -41,24 +44,26 @@ class TorchRows(NamedTuple):
         dtype: Any,
     ) -> "TorchRows":
         columns = numbers(problem.columns(federation))
-        if isinstance(columns, Table):  # features of whole numbers are numbers, too
+        if isinstance(columns, Table):  # whole numbers as features become floats
             features = np.asarray(columns.features).astype(dtype, copy=False)
             columns = columns._replace(features=features)
         data = tensors(columns, dtype)
         return cls(problem, data, federation.start, federation.size, batch_size)
 
     def cut(self, rows: Any, position: Any) -> Any:
+        """A batch of `rows`, which have these numbers within their client."""
         batch = jax.tree.map(lambda column: column[rows], self.table)
         if isinstance(batch, Table):
             batch = batch._replace(position=position)
         return batch
 
     def objective(self, i: int) -> "TorchObjective":
+        """f_i."""
         return TorchObjective(self, int(self.start[i]), int(self.size[i]))
 
 
 class TorchObjective(Objective):
-    """f_i by PyTorch."""
+    """f_i, on the rows `start` to `start + size` of the clients' table."""
 
     def __init__(self, rows: TorchRows, start: int, size: int):
         self.rows, self.start, self.size = rows, start, size
@@ -102,9 +107,10 @@ def gradient(value: Any, z: Any) -> Any:
 
 
 def projected(problem: Problem, z: Point) -> Point:
-    """The feasible point nearest to z; JAX does it, for what is held in sets is small.
+    """The feasible point nearest to z.
 
-    What is held in none stays as it is.
+    JAX projects the constrained parts, which are small. A half without a set, usually
+    the model, is returned without a copy.
     """
     back = lambda a, b: torch.from_numpy(np.array(a)).to(b)
     near = lambda project, tree: jax.tree.map(back, project(arrays(tree)), tree)
@@ -119,7 +125,7 @@ def projected(problem: Problem, z: Point) -> Point:
 
 @contextlib.contextmanager
 def precision(float64: bool) -> Iterator[None]:
-    """What plain numbers become, in PyTorch and in JAX."""
+    """Set the precision of plain numbers, in PyTorch and in JAX."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if float64 else torch.float32)
     try:
@@ -131,10 +137,7 @@ def precision(float64: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(problem: Any) -> Iterator[None]:
-    """Layers such as dropout do nothing meanwhile, and no gradients are kept.
-
-    What else is random is the same every time.
-    """
+    """Evaluate models: no dropout, no gradients, and equal random numbers each time."""
     models = models_in(problem)
     for model in models:
         model.train(False)
@@ -149,7 +152,7 @@ def evaluating(problem: Any) -> Iterator[None]:
 def client_part(
     rows: TorchRows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
 ) -> tuple[Any, Any, Any]:
-    """A phase at a site: the reply, what is kept, and the renewed memory."""
+    """A site's part in a phase: the reply, what it keeps, and its renewed memory."""
     double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
     with precision(double), torch.no_grad():
         own = tensors(memory)
@@ -160,7 +163,7 @@ def client_part(
 
 
 def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
-    """[rows], in double precision."""
+    """The scores [rows], computed in double precision."""
     x, parts = tensors(x, np.float64), [np.zeros(0)]
     with precision(True), evaluating(problem):
         for at in range(0, len(features), block):
@@ -170,7 +173,7 @@ def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
 
 
 def value_and_grad(value: Any) -> Any:
-    """As JAX's, for functions of tensors."""
+    """Like `jax.value_and_grad`, for functions of tensors."""
 
     def both(first: Any, *others: Any) -> tuple[Any, Any]:
         return value(first, *others), gradient(lambda z: value(z, *others), first)
@@ -182,7 +185,7 @@ TORCH = Ops(torch.stack, value_and_grad)
 
 
 def torch_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
-    """What a site is asked of its rows, and their scores, in double precision."""
+    """The sums that `ask` takes over a site's rows, and the scores of the rows."""
     table = tensors(numbers(rows.data), np.float64)
     if isinstance(table, Table):
         table = table._replace(position=torch.arange(len(rows.weight)))
