@@ -255,7 +255,7 @@ def test_a_diverged_run_says_so_and_keeps_its_history(capsys):
         "run", *QUICK, "--local-lr", 1e6, "--out", "r", *more, capsys=capsys
     )
     assert code == 0
-    assert "left the finite numbers (seed 0 at round" in err
+    assert "diverged (NaN or infinity: seed 0 at round" in err
     assert "diverged" in out
     summary = json.loads(Path("r/summary.json").read_text())
     assert summary["algorithms"]["sagda-i"]["0"]["diverged"] >= 1
