@@ -147,7 +147,7 @@ def columns_of(
 ) -> list[str]:
     """The names of the columns that evaluations measure. Nothing is computed."""
 
-    def columns(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
+    def evaluated(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
         z = problem.init(key)
         columns = measure(problem, z, rows, weight, owner, federation.clients)
         return columns, problem.score(z.x, rows)
@@ -158,7 +158,7 @@ def columns_of(
         return torch_columns(problem, federation, test)
     rows = numbers(problem.columns(federation))
     given = rows, federation.weight, federation.owner
-    columns, scores = jax.eval_shape(columns, root_key(0), *given)
+    columns, scores = jax.eval_shape(evaluated, root_key(0), *given)
     names = [name for name in COLUMNS if name in columns]
     names = list(dict.fromkeys([*names, *columns]))
     if scores is not None:

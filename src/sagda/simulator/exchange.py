@@ -66,6 +66,13 @@ class DeviceShare(NamedTuple):
 
         return jax.tree.map(cut, tree)
 
+    def rows(self, tables: Tables, ids: jax.Array, everyone: bool) -> Tables:
+        """The rows [c, numbers] of the clients `ids`, which this device works on."""
+        if not everyone:
+            return jax.tree.map(lambda a: a[ids], tables)
+        # With all clients in the round, rows lie in the order of `ids`.
+        return tables if self.split else self.mine(tables)
+
     def meet(self, sums: PyTree, rows: Any, cohort: int) -> tuple[Any, Any]:
         """Sums over all devices, and the rows of all devices as [m, numbers].
 
@@ -156,7 +163,7 @@ def exchange_in(
         ids, _, answered = members[phase.name]  # [m]
         counted = answered & ~lost
         my_ids, my_counted = share.mine((ids, counted))  # [c]
-        memory = memories_of(tables, my_ids)
+        memory = unpacked(share.rows(tables, my_ids, everyone), like)
         if kept is None or phase.resample:
             kept = memory  # the first phase, or a cohort that has kept nothing yet
 
@@ -202,15 +209,6 @@ def exchange_in(
         reply, moved = jax.tree.map(lambda a: a / jnp.maximum(count, 1), sums)
         drift = drift if moved is None else moved
         return reply, count / setup.clients.count, (tables, kept, drift)
-
-    def memories_of(tables: Tables, my_ids: jax.Array) -> PyTree:
-        """The memories of this device's clients, as trees with c on axis 0."""
-        rows = tables
-        if not everyone:
-            rows = jax.tree.map(lambda a: a[my_ids], tables)
-        elif not share.split:
-            rows = share.mine(tables)
-        return unpacked(rows, like)
 
     return exchange
 

@@ -155,7 +155,7 @@ def no_counts(phases: int) -> Tally:
     return Tally(none, none, none, jnp.zeros((), jnp.int32))
 
 
-class Programs(NamedTuple):
+class RoundPrograms(NamedTuple):
     """The compiled programs of a layout. Methods, keys, starts and carries have the
     runs on axis 0."""
 
@@ -178,7 +178,7 @@ def carry_specs(layout: Layout, split: bool) -> Carry:
 
 
 @cache
-def programs(layout: Layout, split: bool) -> Programs:
+def programs(layout: Layout, split: bool) -> RoundPrograms:
     """The programs of a layout. Cached, so that equal layouts compile once."""
     share = DeviceShare(layout, split)
 
@@ -211,4 +211,4 @@ def programs(layout: Layout, split: bool) -> Programs:
         advance = on_mesh(advance, in_specs=inputs)
     compiled = partial(jax.jit, compiler_options={} if layout.kernel else SPARED)
     # The carry is donated: its memories may be most of a device's memory.
-    return Programs(compiled(begin), compiled(advance, donate_argnums=3))
+    return RoundPrograms(compiled(begin), compiled(advance, donate_argnums=3))
