@@ -168,7 +168,8 @@ class Federation:
 
     @property
     def round(self):
-        return read_status(self.folder / "run" / "server").get("round", -1)
+        status = read_status(self.folder / "run" / "server")
+        return -1 if status is None else status.round
 
     def mode(self, word):
         path = self.folder / "mode.new"

@@ -157,11 +157,11 @@ class Killer(threading.Thread):
         server = self.folder / "server"
         plan = {
             2: lambda: self.find("federation.flower.node"),
-            4: lambda: read_status(server).get("pid"),
+            4: lambda: read_status(server).pid,
             6: lambda: self.find("flower-superlink"),
         }
         for at, find in plan.items():
-            while read_status(server).get("round", 0) < at:
+            while (status := read_status(server)) is None or status.round < at:
                 time.sleep(0.1)
             time.sleep(1.0)
             pid = find()

@@ -30,8 +30,9 @@ class Link:
         if self.reports:
             self.report(**self.reports.pop(0))
 
-    def report(self, **status):
-        (self.folder / "server" / "status.json").write_text(json.dumps(status))
+    def report(self, **values):
+        values = {"pid": DEAD, "rounds": 9, "sites": 2} | values
+        (self.folder / "server" / "status.json").write_text(json.dumps(values))
 
     def stop(self):
         self.calls.append("stop")
@@ -52,7 +53,7 @@ def watched(link):
 
 
 def test_a_server_that_dies_again_and_again_is_given_up(link):
-    link.reports = [{"pid": DEAD, "state": "running", "round": 0}] * 10
+    link.reports = [{"state": "running", "round": 0}] * 10
     end = watched(link)
     assert end.code == 1
     assert "the server's process ended 5 times; see" in end.sentence
@@ -61,8 +62,8 @@ def test_a_server_that_dies_again_and_again_is_given_up(link):
 
 
 def test_a_new_round_makes_up_for_a_restart(link):
-    rounds = [{"pid": DEAD, "state": "running", "round": i} for i in range(9)]
-    done = {"pid": DEAD, "state": "done", "round": 9, "code": 0, "sentence": ""}
+    rounds = [{"state": "running", "round": i} for i in range(9)]
+    done = {"state": "done", "round": 9, "code": 0, "sentence": ""}
     link.reports = [*rounds, done]
     assert watched(link) == ServeEnd(0, "")
     assert link.calls.count("run") == 10
@@ -84,12 +85,12 @@ def test_a_key_that_is_not_taken_does_not_end_the_run(link):
         raise BadValue("Flower did not take a site's key: it is odd")
 
     link.enrol = enrol
-    assert supervisor.check() == {}
+    assert supervisor.check() is None
     (line,) = read_audit(link.folder / "server")
     assert line["what"] == "trouble"
     assert "it is odd" in line["text"]
 
 
 def test_a_failed_run_ends_with_its_sentence(link):
-    link.reports = [{"pid": DEAD, "state": "failed", "code": 4, "sentence": "too few"}]
+    link.reports = [{"state": "failed", "code": 4, "sentence": "too few"}]
     assert watched(link) == ServeEnd(4, "too few")

@@ -19,7 +19,7 @@ from sagda.data.datasets import load
 from sagda.data.partition import partition
 from sagda.federation.flower.processes import Process
 from sagda.federation.server.results import SERVER
-from sagda.federation.server.status import read_status
+from sagda.federation.server.status import FederationStatus, read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import make_site
 
@@ -70,7 +70,7 @@ def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, 
 def demo(
     folder: Path,
     files: dict[str, Path],
-    show: Callable[[dict[str, Any]], None],
+    show: Callable[[FederationStatus | None], None],
     stop: Callable[[], bool],
     site_options: Sequence[str] = (),
 ) -> DemoEnd:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tomli_w
 
@@ -26,7 +26,7 @@ from sagda.federation.flower.nginx import Proxy
 from sagda.federation.flower.processes import Process, lives, program, runs_program
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.results import RESET, SERVER
-from sagda.federation.server.status import FILE, read_status
+from sagda.federation.server.status import FILE, FederationStatus, read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import PUBLIC, Register
 from sagda.models import user_code
@@ -144,6 +144,10 @@ def check_enrolled(command: Process) -> None:
         raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
 
 
+# Called with the newest status, or None before there is one.
+Show = Callable[[FederationStatus | None], None]
+
+
 @dataclass
 class AppStart:
     """The ServerApp as it was started last."""
@@ -190,13 +194,13 @@ class ServerSupervisor:
         self.link.run_app()
         return app
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> FederationStatus | None:
         """The run's status, after a restart of what has died."""
         status = read_status(self.folder)
-        if status.get("state") in ("done", "failed"):
-            return status
-        if status:
-            self.app.pid = status["pid"]
+        if status is not None:
+            if status.code is not None:
+                return status
+            self.app.pid = status.pid
         link_died = self.link.process.code is not None
         if link_died or not self.app.is_alive():
             # A ServerApp without its SuperLink cannot reach anyone. It must be gone
@@ -229,9 +233,7 @@ class ServerSupervisor:
         for peer, code, text in self.proxy.refusals():
             self.audit.write("refused", name=peer, code=code, text=text, at="proxy")
 
-    def watch(
-        self, show: Callable[[dict[str, Any]], None], stop: Callable[[], bool]
-    ) -> ServeEnd | None:
+    def watch(self, show: Show, stop: Callable[[], bool]) -> ServeEnd | None:
         """Check four times a second until the run ends. None if `stop` said so before.
 
         `show` is called with each status.
@@ -240,11 +242,12 @@ class ServerSupervisor:
         while not stop():
             status = self.check()
             show(status)
-            if status.get("state") in ("done", "failed"):
-                return ServeEnd(status["code"], status["sentence"])
-            # A committed round shows that the start was a good one.
-            if status.get("round", -1) > last:
-                last, self.starts = status["round"], 1
+            if status is not None:
+                if status.code is not None:
+                    return ServeEnd(status.code, status.sentence)
+                # A committed round shows that the start was a good one.
+                if status.round > last:
+                    last, self.starts = status.round, 1
             if self.starts > MAX_STARTS:
                 log = self.folder / "superlink.log"
                 return ServeEnd(
@@ -262,7 +265,7 @@ def serve(
     *,
     proxied: bool,
     reset: bool,
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
     stop: Callable[[], bool],
 ) -> ServeEnd | None:
     """Serve the run in `folder` to its end. None if `stop` said so before.
@@ -295,6 +298,6 @@ def serve(
                 proxy.stop()
             link.stop()
             # The ServerApp's process outlives its SuperLink, and locks the folder.
-            pid = read_status(home).get("pid")
-            if pid is not None and runs_program(pid, "flwr-serverapp"):
-                os.kill(pid, signal.SIGKILL)
+            status = read_status(home)
+            if status is not None and runs_program(status.pid, "flwr-serverapp"):
+                os.kill(status.pid, signal.SIGKILL)

@@ -5,12 +5,12 @@ in `sagda.report`.
 """
 
 import sys
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from sagda.federation.server.status import FederationStatus
 from sagda.problems.metrics import judged_by, metric_of
 from sagda.runs.results import bytes_text
 
@@ -40,52 +40,51 @@ class FederationDisplay:
         if not self.quiet:
             self.console.print(f"sagda: {text}", highlight=False, markup=False)
 
-    def __call__(self, status: dict[str, Any]) -> None:
+    def __call__(self, status: FederationStatus | None) -> None:
         """Show a status, with each warning once."""
-        if self.quiet or not status:
+        if self.quiet or status is None:
             return
-        for text in status.get("warnings", []):
+        for text in status.warnings:
             if text not in self.warned:
                 self.warned.add(text)
                 self.say(text)
         lines = [headline(status), participants(status)]
         if self.live is not None:
             self.live.update(Group(*(Text(line) for line in lines if line)))
-        elif lines[0] != self.last and status.get("state") != "failed":
+        elif lines[0] != self.last and status.state != "failed":
             self.last = lines[0]
             self.say(lines[0])
 
 
-def headline(status: dict[str, Any]) -> str:
+def headline(status: FederationStatus) -> str:
     """One line: round 3 of 8, bytes, the metric, time left."""
-    if status.get("state") == "waiting":
-        names = status.get("answered", [])
-        return f"waiting for sites: {len(names)} of {status['sites']} are connected"
-    row, parts = status.get("row", {}), []
-    parts.append(f"round {status['round']} of {status['rounds']}")
-    if row:
+    if status.state == "waiting":
+        count = len(status.answered)
+        return f"waiting for sites: {count} of {status.sites} are connected"
+    parts = [f"round {status.round} of {status.rounds}"]
+    if row := status.row:
         total = row["bytes_down"] + row["bytes_up"]
         parts.append(bytes_text(total))
         judged = judged_by(row)
         parts.append(f"{metric_of(judged).symbol} {row[judged]:.1e}")
         parts += [f"AUC {row['auc_train']:.4f}"] if "auc_train" in row else []
-    if refusals := status.get("refusals"):
+    if refusals := status.refusals:
         total = ", ".join(f"{code} {count}" for code, count in refusals.items())
         parts.append(f"refused: {total}")
-    if status.get("left"):
-        parts.append(f"{status['left']:.0f} s left")
+    if status.left:
+        parts.append(f"{status.left:.0f} s left")
     return "  ".join(parts)
 
 
-def participants(status: dict[str, Any]) -> str:
+def participants(status: FederationStatus) -> str:
     """One line: which sites answered, were refused (with the code), or are awaited."""
-    if status.get("state") != "running":
+    if status.state != "running":
         return ""
-    refused = [f"{name} ({code})" for name, code in status["refused"].items()]
+    refused = [f"{name} ({code})" for name, code in status.refused.items()]
     groups = {
-        "answered": status["answered"],
+        "answered": status.answered,
         "refused": refused,
-        "waiting for": status["waiting_for"],
+        "waiting for": status.waiting_for,
     }
     parts = [f"{what} {', '.join(names)}" for what, names in groups.items() if names]
-    return f"{status['phase']}: {'; '.join(parts)}"
+    return f"{status.phase}: {'; '.join(parts)}"

@@ -135,9 +135,9 @@ class StatusFile:
         self.write()
 
 
-def read_status(folder: Path) -> dict[str, Any]:
-    """The content of status.json in a server's folder; empty if there is none."""
+def read_status(folder: Path) -> FederationStatus | None:
+    """The content of status.json in a server's folder, or None if there is none."""
     try:
-        return json.loads((folder / FILE).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
+        return FederationStatus(**json.loads((folder / FILE).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
