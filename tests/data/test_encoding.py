@@ -123,7 +123,7 @@ def test_an_encoding_is_kept_and_makes_the_same_features(file, tmp_path):
     for text, said in {
         "city,age,ward\nRom,62,1\n": "line 2: column 'city' must have one of the "
         "values that training saw (Bonn, Köln, Ulm), found 'Rom'.",
-        "city,age\nUlm,62\n": "columns of the training data are not there: ward.",
+        "city,age\nUlm,62\n": "columns of the training data are missing: ward.",
         "city,age,ward\nUlm,old,1\n": "line 2: column 'age' must be a number",
         "city,age,ward\nUlm,,1\n": "line 2: column 'age' has 1 missing values",
     }.items():

@@ -311,7 +311,7 @@ def wrong(*parts):
         (lambda: nn.ReLU(), "must have parameters that require a gradient"),
         (
             lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(FEATURES, 1)),
-            "must leave the rows that it is given as they are",
+            "must not change its input",
         ),
         (lambda: Narrow(FEATURES, 1), "as for scores in double precision: "),
         (lambda: Far(FEATURES, 1), "does not fit rows of 6 features: "),

@@ -579,7 +579,7 @@ MISTAKES = {
     ),
     "bounds of two shapes": (
         lambda: Box(np.zeros(2), np.ones(3)),
-        "`low` and `high` must have one shape, got (2,) and (3,).",
+        "`low` and `high` must have the same shape, got (2,) and (3,).",
     ),
     "bounds of another shape": (
         lambda: one_function(x_in=Box(-1.0, np.ones(2))),
@@ -588,7 +588,7 @@ MISTAKES = {
     ),
     "a simplex of several arrays": (
         lambda: one_function(y={"a": np.zeros(2), "b": np.zeros(3)}, y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got 2 arrays; put what is weighed "
+        "`y` must be one vector to lie in a Simplex, got 2 arrays; put all weights "
         "into one array.",
     ),
     "a simplex of a matrix": (

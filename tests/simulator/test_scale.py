@@ -199,7 +199,7 @@ def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
 
 
 def test_a_picture_is_square():
-    with pytest.raises(BadValue, match="pixels of a square picture for a CNN, got 65"):
+    with pytest.raises(BadValue, match="pixels of a square image for a CNN, got 65"):
         sagda.CNN(65)
 
 

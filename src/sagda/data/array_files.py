@@ -20,6 +20,7 @@ from sagda.data.federation import Table, first_not_finite
 
 
 def _number(cell: str, where: str) -> float:
+    """The cell as a number that is finite in single precision."""
     try:
         value = float(cell)
     except ValueError:
@@ -30,6 +31,7 @@ def _number(cell: str, where: str) -> float:
 
 
 def read_npz(path: Path, label: str | None, client: str | None) -> Table:
+    """The arrays `features`, `label` and `client` of an NPZ file."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
@@ -39,12 +41,12 @@ def read_npz(path: Path, label: str | None, client: str | None) -> Table:
 
 
 def read_folder(path: Path, label: str | None, client: str | None) -> Table:
-    """Columns that are mapped, not read: single precision is taken as it is."""
+    """Columns mapped into memory. Arrays in single precision are never copied."""
     columns = {}
     for name in filter(None, ("features", label, client)):
         file = path / f"{name}.npy"
         if not file.is_file():
-            raise BadValue(f"data folder {path} must hold {file.name}, it does not.")
+            raise BadValue(f"data folder {path} must hold {file.name}, it is missing.")
         try:
             columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
@@ -57,14 +59,14 @@ def read_folder(path: Path, label: str | None, client: str | None) -> Table:
 def table_of(
     path: Path, columns: dict[str, np.ndarray], label: str | None, client: str | None
 ) -> Table:
-    """Arrays as a table, after a look at their shapes and values.
+    """The arrays as a table, after checks of their shapes and values.
 
     Without a label, as for a prediction, labels are zeros.
     """
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
-            found = ", ".join(columns) or "none"
-            raise BadValue(f"{path}: no array {wanted!r}, found {found}.")
+            names = ", ".join(columns) or "none"
+            raise BadValue(f"{path}: no array {wanted!r}, found {names}.")
     features = columns["features"]
     if features.ndim != 2 or features.dtype.kind not in "fiub":
         raise BadValue(
@@ -90,13 +92,15 @@ def table_of(
                 f"{path}: `{name}` must be finite in single precision, row {bad} is "
                 "not."
             )
-    who = None if client is None else columns[client]
-    if client is not None and who is not None:
-        check_missing(client, who, lambda i: f"{path}, row {i}")
-    return Table(features, labels, client=who)
+    owner = None
+    if client is not None:
+        owner = columns[client]
+        check_missing(client, owner, lambda i: f"{path}, row {i}")
+    return Table(features, labels, client=owner)
 
 
 def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Table:
+    """A LIBSVM file, packed or not; `width` pads rows whose last features are zero."""
     from sklearn.datasets import load_svmlight_file
 
     if client not in (None, "qid"):
@@ -111,7 +115,7 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise BadValue(f"{path} cannot be unpacked: {error}.") from None
     try:
-        # scikit-learn's stubs take the type of a default for the only one.
+        # scikit-learn's stubs allow only the type of each default.
         options: Any = {"zero_based": False, "query_id": bool(client)}
         parts: Any = load_svmlight_file(io.BytesIO(text), **options)
     except (ValueError, OverflowError) as error:
@@ -131,17 +135,17 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
         raise BadValue(
             _first_bad_line(path, text) or f"{path} must hold at least one row."
         )
-    who = parts[2] if client else None
-    if who is not None and len(who) != len(label):
+    owner = parts[2] if client else None
+    if owner is not None and len(owner) != len(label):
         raise BadValue(
             f"{path}: every row must name its client as qid:number, found "
-            f"{len(who)} of them in {len(label)} rows."
+            f"{len(owner)} of them in {len(label)} rows."
         )
-    return Table(features, label, client=who)
+    return Table(features, label, client=owner)
 
 
 def _first_bad_line(path: Path, text: bytes) -> str | None:
-    """What is wrong with the first line that is not `label index:value ...`."""
+    """The error in the first line that is not `label index:value ...`, if any."""
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         label, *pairs = line.split("#")[0].split() or [""]
         where = f"{path}, line {number}"

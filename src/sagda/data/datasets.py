@@ -1,4 +1,8 @@
-"""Data sets: a9a (in the package), MNIST, digits, and files of one's own."""
+"""`sagda.load`: data sets with a name, and your own files and frames.
+
+A new data set is one function that returns a `Dataset` and one line in `DATASETS`. How
+files are parsed is in `readers.py`.
+"""
 
 import bz2
 import io
@@ -21,18 +25,18 @@ from sagda.keys import generator
 
 
 class Dataset(NamedTuple):
-    """A table to train on and, where there is one, a table to test on."""
+    """A training table and, if there is one, a test table."""
 
     name: str
     train: Table
     test: Table | None = None
-    encoding: Encoding | None = None  # where columns have names
+    encoding: Encoding | None = None  # if columns have names
 
 
 def binary(table: Table, positive: Any = None) -> Table:
-    """Labels as +1 for the class `positive` and -1 for the rest.
+    """The table with labels +1 for the class `positive` and -1 for all others.
 
-    With two classes of numbers `positive` may be left out: it is the larger one.
+    `positive` may be left out if labels are two numbers: it is the larger one.
     """
     check.kind("table", table, Table, "such as load(name).train")
     classes = np.unique(table.label)
@@ -60,7 +64,7 @@ def binary(table: Table, positive: Any = None) -> Table:
 
 
 def number(text: str) -> float | str:
-    """A label that was written as a text, if it is a number."""
+    """The label as a number, if the text is one."""
     try:
         return float(text)
     except ValueError:
@@ -87,7 +91,7 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
 def load_a9a() -> Dataset:
     """a9a: 123 binary features of census rows, +1 for an income above 50,000.
 
-    32,561 rows to train on and 16,281 to test on; part of the package.
+    32,561 training rows and 16,281 test rows. They are part of the package.
 
     Examples:
         >>> load_a9a().train.features.shape
@@ -106,7 +110,7 @@ def load_a9a() -> Dataset:
 
 
 def load_digits(positive: int | None = None) -> Dataset:
-    """scikit-learn's 8 x 8 digits, a small stand-in for MNIST: 1,437 and 360 rows."""
+    """Digits of 8 x 8 pixels from scikit-learn: 1,437 training and 360 test rows."""
     from sklearn.datasets import load_digits as digits
 
     pixels, label = digits(return_X_y=True)
@@ -120,12 +124,12 @@ def load_digits(positive: int | None = None) -> Dataset:
 def load_mnist(
     positive: int | None = None, directory: str | Path | None = None
 ) -> Dataset:
-    """MNIST, 60,000 and 10,000 images of 784 pixels in [0, 1].
+    """MNIST: 60,000 training and 10,000 test images of 784 pixels in [0, 1].
 
     Args:
-        positive: the digit against the rest; labels stay 0 to 9 without it.
-        directory: where the IDX files are, by default `SAGDA_DATA_DIR`; without either
-            they are downloaded once, checked and kept.
+        positive: the digit to tell from the rest. If None, labels stay 0 to 9.
+        directory: the folder of the IDX files, by default `SAGDA_DATA_DIR`. Without
+            either they are downloaded once, checked and cached.
     """
     parts = {
         part: Table((pixels / np.float32(255)).reshape(-1, 784), label)
@@ -145,15 +149,15 @@ def load_file(
     features: int | None = None,
     categorical: Sequence[str] = (),
 ) -> Dataset:
-    """A file of one's own, by its ending (`sagda.data.array_files`).
+    """Your own file, read by its ending (see `sagda.data.readers`).
 
     Args:
-        path: the file, or a folder with one for every client.
+        path: the file, or a folder with one file for every client.
         label: the label column or array.
-        client: the column or array that says who holds the row; `qid` in LIBSVM.
+        client: the column or array that says who holds a row; `qid` in LIBSVM.
         positive: the label of the positive class; see `binary`.
-        features: d, for a LIBSVM file that may lack the last features.
-        categorical: columns of numbers that are categories; texts always are.
+        features: d, for a LIBSVM file whose last features may all be zero.
+        categorical: numeric columns that are categories. Text columns always are.
     """
     path = Path(path)
     table, encoding = read_encoded(
@@ -170,7 +174,7 @@ def from_frame(
     positive: Any = None,
     categorical: Sequence[str] = (),
 ) -> Dataset:
-    """A pandas or polars frame; arguments as for files.
+    """A pandas or polars frame as a data set; arguments as for files.
 
     Examples:
         >>> import pandas
@@ -183,8 +187,8 @@ def from_frame(
             "`frame` must be a pandas or polars frame, got one of type "
             f"{type(frame).__name__}."
         )
-    own = tuple(categorical)
-    table, encoding = table_from(read_frame(frame), label, client, categorical=own)
+    names = tuple(categorical)
+    table, encoding = table_from(read_frame(frame), label, client, categorical=names)
     return Dataset("frame", binary(table, positive), encoding=encoding)
 
 

@@ -1,7 +1,8 @@
-"""Named columns to features: numbers as they are, categories as zeros and a one.
+"""Named columns become features: numbers as they are, categories one-hot.
 
-What a category's values are is learned once and kept with the model: every client and
-every later prediction must see the same features in the same places.
+The values of a category are learned once and stored with the model. Every client and
+every later prediction needs the same features in the same places. Scaling of features
+is in `recipe.py`.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,14 @@ LARGEST = float(np.finfo(np.float32).max)
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 TRUTH = {"true": 1.0, "false": 0.0}
 SHOWN = 5  # values named in a message
-MOST = 1000  # values that a category may have
+MOST = 1000  # values of a category, at most
 
-Where = Callable[[int], str]  # names a row, such as `file.csv, line 7`
-Columns = dict[str, np.ndarray]  # numbers, or texts
+Where = Callable[[int], str]  # the name of a row, such as `file.csv, line 7`
+Columns = dict[str, np.ndarray]  # by name: numbers, or objects such as texts
 
 
 class Column(NamedTuple):
-    """A column of a file: one feature, or one for each value of a category."""
+    """A column of a file: one feature, or one feature per value of a category."""
 
     name: str
     values: tuple[str, ...] | None = None
@@ -33,12 +34,13 @@ class Column(NamedTuple):
 
     @property
     def features(self) -> list[str]:
+        """The names of its features."""
         if self.values is None:
             return [self.name]
         return [f"{self.name}={value}" for value in self.values]
 
     def encoded(self, cells: np.ndarray, where: Where) -> np.ndarray:
-        """[rows, width]."""
+        """Its features, [rows, width]."""
         if self.values is None:
             return numbers(self.name, cells, where)[:, None]
         texts = as_texts(cells)
@@ -55,7 +57,7 @@ class Column(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """The columns behind the features, in their order."""
+    """The columns that the features are made of, in order."""
 
     columns: tuple[Column, ...]
 
@@ -63,18 +65,18 @@ class Encoding(NamedTuple):
     def learned(
         cls, columns: Columns, where: Where, categorical: tuple[str, ...] = ()
     ) -> "Encoding":
-        """Texts are categories, and so are the columns named `categorical`."""
+        """From training data: text columns and `categorical` ones are categories."""
         for name in categorical:
             if name not in columns:
                 raise BadValue(
                     f"`categorical` must name columns of features, no {name!r} among "
                     f"{', '.join(columns)}."
                 )
-        found = []
+        learned = []
         for name, cells in columns.items():
             check_missing(name, cells, where)
             if name not in categorical and is_numeric(name, cells, where):
-                found.append(Column(name))
+                learned.append(Column(name))
                 continue
             values = tuple(np.unique(as_texts(cells)).tolist())
             if len(values) > MOST:
@@ -82,8 +84,8 @@ class Encoding(NamedTuple):
                     f"column {name!r} must have at most {MOST} different values to be "
                     f"a category, found {len(values)}; leave it out."
                 )
-            found.append(Column(name, values))
-        return cls(tuple(found))
+            learned.append(Column(name, values))
+        return cls(tuple(learned))
 
     @property
     def categories(self) -> list[str]:
@@ -96,30 +98,31 @@ class Encoding(NamedTuple):
         return [feature for column in self.columns for feature in column.features]
 
     def features(self, columns: Columns, where: Where) -> np.ndarray:
-        """[rows, d]; columns that are not needed are left alone."""
-        missing = [own.name for own in self.columns if own.name not in columns]
+        """The features, [rows, d]; other columns are ignored."""
+        missing = [c.name for c in self.columns if c.name not in columns]
         if missing:
             raise BadValue(
-                f"{where(0).partition(',')[0]}: columns of the training data are not "
-                f"there: {', '.join(missing[:SHOWN])}."
+                f"{where(0).partition(',')[0]}: columns of the training data are "
+                f"missing: {', '.join(missing[:SHOWN])}."
             )
         parts = []
-        for own in self.columns:
-            check_missing(own.name, columns[own.name], where)
-            parts.append(own.encoded(columns[own.name], where))
+        for column in self.columns:
+            cells = columns[column.name]
+            check_missing(column.name, cells, where)
+            parts.append(column.encoded(cells, where))
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
     def as_json(self) -> list[dict[str, Any]]:
-        return [own._asdict() for own in self.columns]
+        return [column._asdict() for column in self.columns]
 
     @classmethod
     def from_json(cls, stored: list[dict[str, Any]]) -> "Encoding":
-        values = lambda own: None if own["values"] is None else tuple(own["values"])
-        return cls(tuple(Column(own["name"], values(own)) for own in stored))
+        values = lambda entry: entry["values"] and tuple(entry["values"])
+        return cls(tuple(Column(entry["name"], values(entry)) for entry in stored))
 
 
 def as_texts(cells: np.ndarray) -> np.ndarray:
-    """Values as they are written; whole numbers without a point."""
+    """Values as text; integers in float columns have no decimal point."""
     if cells.dtype.kind == "f":
         whole = lambda value: np.isfinite(value) and value == int(value)
         return np.array([str(int(v) if whole(v) else v) for v in cells])
@@ -135,23 +138,24 @@ def is_missing(cell: Any) -> bool:
 
 
 def check_missing(name: str, cells: np.ndarray, where: Where) -> None:
+    """Raise if the column has missing values; the message names the first row."""
     if cells.dtype.kind in "iub":
         return
     if cells.dtype.kind == "f":
-        gone = np.flatnonzero(np.isnan(cells))
+        missing = np.flatnonzero(np.isnan(cells))
     else:
-        gone = np.array(
+        missing = np.array(
             [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
         )
-    if len(gone):
+    if len(missing):
         raise BadValue(
-            f"{where(int(gone[0]))}: column {name!r} has {len(gone)} missing values, "
-            "the first one here; fill them in or leave the rows out."
+            f"{where(int(missing[0]))}: column {name!r} has {len(missing)} missing "
+            "values, the first one here; fill them in or remove the rows."
         )
 
 
 def is_numeric(name: str, cells: np.ndarray, where: Where) -> bool:
-    """Whether all cells are numbers; some of them only is taken for a slip."""
+    """Whether all cells are numbers. A mix of numbers and texts raises an error."""
     if cells.dtype.kind in "fiub":
         return True
     texts = [str(cell) for cell in cells.tolist()]
@@ -176,7 +180,7 @@ def is_number(text: str) -> bool:
 
 
 def numbers(name: str, cells: np.ndarray, where: Where) -> np.ndarray:
-    """As floats that single precision has room for."""
+    """The cells as floats that are finite in single precision."""
     is_numeric_text = cells.dtype.kind not in "fiub"
     if is_numeric_text and not is_numeric(name, cells, where):
         raise BadValue(

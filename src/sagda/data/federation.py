@@ -1,4 +1,8 @@
-"""`Table` and `Federation`: rows of data, and which client holds which of them."""
+"""`Table` and `Federation`: rows of data, and which client holds which of them.
+
+Both are on the host and describe data only. How rows reach a device is decided in
+`sagda.simulator.setup`.
+"""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -10,34 +14,34 @@ from sagda import check
 from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 
-BLOCK = 2**20  # rows looked at together
+BLOCK = 2**20  # rows that are checked together
 
 
 class Table(NamedTuple):
-    """Rows of a classification problem."""
+    """Rows of a classification problem, as columns."""
 
     features: Any  # [rows, d]
     label: Any  # [rows]; -1 and +1, or class numbers before `binary`
-    origin: Any = None  # [rows], the class before it was made binary, if it was
-    client: Any = None  # [rows], who holds the row, where the data say so
+    origin: Any = None  # [rows], the class before `binary`
+    client: Any = None  # [rows], the name of the row's client, if the data have it
     position: Any = None  # [rows], the number of the row within its client
-    owner: Any = None  # [rows], the number of its client, for losses that ask for it
+    owner: Any = None  # [rows], the number of its client, for losses that need it
 
 
 class Federation(NamedTuple):
     """A table sorted by client: client i holds `size[i]` rows from `start[i]` on."""
 
-    data: Any  # columns, [rows used, ...]
+    data: Any  # columns [rows used, ...], sorted by client
     order: np.ndarray  # [rows used], each row's number in the table it came from
     start: np.ndarray  # [clients]
     size: np.ndarray  # [clients]
-    names: np.ndarray | None = None  # [clients], where the data name them
-    spare: int = 0  # rows at the end that nobody holds
-    room: int = 0  # the rows that the widest client may have, if more than it has
+    names: np.ndarray | None = None  # [clients], if the data name them
+    spare: int = 0  # padding rows at the end, without weight
+    room: int = 0  # rows that programs allow for the largest client, if more
 
     @classmethod
     def of(cls, table: PyTree, order: np.ndarray, size: np.ndarray) -> "Federation":
-        """Clients take the rows `order` of `table` in turn, `size[i]` each."""
+        """Client i takes the next `size[i]` rows of `table`, in the given order."""
         order, size = np.asarray(order, np.int64), np.asarray(size, np.int64)
         if len(size) == 0 or size.min() < 1:
             raise BadValue("every client must hold at least one row.")
@@ -46,7 +50,7 @@ class Federation(NamedTuple):
                 f"client sizes add up to {size.sum()}, but {len(order)} rows are given."
             )
         rows = len(jax.tree.leaves(table)[0])
-        # Columns that lie in order already, such as memory-mapped files, stay there.
+        # Rows in order are not copied: memory-mapped files stay on disk.
         in_order = len(order) == rows and np.array_equal(order, np.arange(rows))
         if not in_order and len(np.unique(order)) != len(order):
             raise BadValue("a row may belong to one client only.")
@@ -72,8 +76,7 @@ class Federation(NamedTuple):
 
     @property
     def owner(self) -> np.ndarray:
-        """[rows used], the client of each row; spare rows, without weight, are the
-        last one's."""
+        """[rows used], the client of each row. Padding rows count as the last one's."""
         owner = np.repeat(np.arange(self.clients), self.size)
         return np.pad(owner, (0, self.spare), mode="edge")
 
@@ -85,10 +88,11 @@ class Federation(NamedTuple):
 
     @property
     def widest(self) -> int:
+        """The rows of the largest client, or `room` if that is more."""
         return max(int(self.size.max()), self.room)
 
     def padded(self, rows: int, widest: int) -> "Federation":
-        """The same with spare rows, so that programs fit others of about this size."""
+        """The federation with padding rows, so that similar ones share programs."""
         more = rows - len(self.order)
         pad = lambda column: np.concatenate([column, np.repeat(column[:1], more, 0)])
         return self._replace(
@@ -97,7 +101,7 @@ class Federation(NamedTuple):
 
     @property
     def content(self) -> str:
-        """The sha256 of who holds which values."""
+        """SHA-256 of every client's rows, in order: identifies the data."""
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         for column in jax.tree.leaves(self.data):
             digest.update(f"{column.dtype.str} {column.shape}".encode())
@@ -106,7 +110,7 @@ class Federation(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """Names the split: equal hashes, equal rows for every client."""
+        """Identifies the split: equal hashes mean that clients hold the same rows."""
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         digest.update(self.order.astype("<i8").tobytes())
         return digest.hexdigest()[:16]
@@ -130,7 +134,7 @@ class Facts(NamedTuple):
 
 
 def checked_table(table: Table) -> Table:
-    """Columns as arrays of one length, features as finite numbers in rows."""
+    """The table with columns of one length and finite features, or an error."""
     table = Table(*(None if c is None else np.asanyarray(c) for c in table))
     features, rows = table.features, len(table.label)
     if features.ndim != 2 or features.dtype.kind not in "fiub":
@@ -151,7 +155,7 @@ def checked_table(table: Table) -> Table:
 
 
 def first_not_finite(features: np.ndarray) -> int | None:
-    """The first row that holds something else than finite numbers, in small steps."""
+    """The first row with a value that is not finite, or None."""
     for first in range(0, len(features), BLOCK):
         finite = np.isfinite(features[first : first + BLOCK]).all(axis=1)
         if not finite.all():
@@ -160,7 +164,7 @@ def first_not_finite(features: np.ndarray) -> int | None:
 
 
 def share_of_positives(federation: Federation) -> float:
-    """tau, a mean over clients; refuses labels other than -1 and +1, and one class."""
+    """tau, a mean over clients. Raises unless labels are -1 and +1, both present."""
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     if not isinstance(federation.data, Table):
         raise BadKind(

@@ -1,4 +1,7 @@
-"""MNIST's IDX files: from a directory, or downloaded once and checked."""
+"""MNIST's IDX files: found in a directory, or downloaded once and checked.
+
+`datasets.load_mnist` turns them into tables.
+"""
 
 import gzip
 import hashlib
@@ -29,7 +32,7 @@ SHA256 = {
 def read_mnist(
     directory: str | Path | None = None, url: str = URL
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Pixels and labels of the parts `train` and `t10k`."""
+    """Pixels and labels, for each of the parts `train` and `t10k`."""
     images = ["train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"]
     return {
         name.split("-")[0]: (
@@ -41,7 +44,7 @@ def read_mnist(
 
 
 def find(name: str, directory: str | Path | None, url: str) -> Path:
-    """The file in `directory`, in `SAGDA_DATA_DIR`, or from the network."""
+    """The path of a file: in `directory`, in `SAGDA_DATA_DIR`, or downloaded."""
     given = directory or os.environ.get("SAGDA_DATA_DIR")
     if given:
         for folder in (Path(given), Path(given) / "mnist"):
@@ -57,6 +60,7 @@ def find(name: str, directory: str | Path | None, url: str) -> Path:
 
 
 def download(name: str, url: str) -> Path:
+    """The path of a downloaded file; its SHA-256 is checked and it is cached."""
     import pooch
 
     cache = pooch.os_cache("sagda") / "mnist"
@@ -64,7 +68,7 @@ def download(name: str, url: str) -> Path:
         path = pooch.retrieve(
             url + name, known_hash=f"sha256:{SHA256[name]}", fname=name, path=cache
         )
-    except Exception as error:  # requests and pooch raise many kinds; all mean the same
+    except Exception as error:  # requests and pooch raise many kinds of errors
         raise BadValue(
             f"MNIST's {name} could not be downloaded from {url} ({error}); put the "
             "four IDX files in a directory and name it in SAGDA_DATA_DIR."
@@ -73,7 +77,7 @@ def download(name: str, url: str) -> Path:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in IDX format, gzipped or not."""
+    """The array in a file in IDX format, gzipped or not."""
     packed = path.read_bytes()
     known = SHA256.get(path.name)
     if known and hashlib.sha256(packed).hexdigest() != known:

@@ -1,4 +1,8 @@
-"""Partitions: which client holds which rows. Every row is used at most once."""
+"""Partitions: splits of a table over clients. Every row is used at most once.
+
+A new partition is one function and one line in `PARTITIONS`. Its keywords are what
+`sagda.partition` and the command take.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +15,7 @@ from sagda.keys import generator
 
 
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers adding up to `total`, nearest to `shares` (largest remainders)."""
+    """Integers that add up to `total`, nearest to `shares` (largest remainders)."""
     quota = total * shares / shares.sum()
     counts = np.floor(quota).astype(int)
     by_remainder = np.argsort(counts - quota, kind="stable")
@@ -20,9 +24,9 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def asked(table: Table, clients: int, samples: int | None) -> int:
-    """How many rows a partition uses, after checking that they exist."""
+    """The number of rows a partition uses, after checking that they exist."""
     rows = len(table.label)
-    check.integer("clients", clients, low=1, high=rows, what=", the rows there are")
+    check.integer("clients", clients, low=1, high=rows, what=", the rows of the table")
     if samples is None:
         return rows
     check.integer("samples", samples, low=1)
@@ -37,7 +41,7 @@ def asked(table: Table, clients: int, samples: int | None) -> int:
 def iid(
     table: Table, *, clients: int, samples: int | None = None, seed: int = 0
 ) -> Federation:
-    """Rows dealt at random: `samples` to each client, or all as evenly as can be."""
+    """Rows at random: `samples` for each client, or all in equal parts."""
     used = asked(table, clients, samples)
     order = generator(seed, "split").permutation(len(table.label))[:used]
     return Federation.of(table, order, apportion(used, np.ones(clients)))
@@ -48,8 +52,8 @@ def by_label(
 ) -> Federation:
     """The paper's split: sorted by label and cut, so that every client has one class.
 
-    Clients are given to classes in proportion to their rows; rows are drawn at random
-    within a class, then sorted by the original class where labels were made binary.
+    Each class gets clients in proportion to its rows. Rows are drawn at random within
+    a class. If labels were made binary, they are then sorted by their original class.
     """
     asked(table, clients, samples)
     classes, counts = np.unique(table.label, return_counts=True)
@@ -59,22 +63,23 @@ def by_label(
             f"client, got {clients}."
         )
     holders = np.maximum(apportion(clients, counts), 1)
-    while holders.sum() > clients:  # a rare class got a client that others must give
+    # A rare class got one client more than its share; others give one back.
+    while holders.sum() > clients:
         surplus = holders - clients * counts / counts.sum()
         holders[np.argmax(np.where(holders > 1, surplus, -np.inf))] -= 1
     rng, order, size = generator(seed, "split"), [], []
-    for label, held, rows in zip(classes, holders, counts, strict=True):
-        wanted = rows if samples is None else held * samples
+    for label, share, rows in zip(classes, holders, counts, strict=True):
+        wanted = rows if samples is None else share * samples
         if wanted > rows:
             raise BadValue(
-                f"`samples` must be at most {rows // held}: class {label:g} has {rows} "
-                f"rows for {held} clients, got {samples}."
+                f"`samples` must be at most {rows // share}: class {label:g} has "
+                f"{rows} rows for {share} clients, got {samples}."
             )
         chosen = rng.permutation(np.flatnonzero(table.label == label))[:wanted]
         if table.origin is not None:
             chosen = chosen[np.argsort(table.origin[chosen], kind="stable")]
         order.append(chosen)
-        size.append(apportion(wanted, np.ones(held)))
+        size.append(apportion(wanted, np.ones(share)))
     return Federation.of(table, np.concatenate(order), np.concatenate(size))
 
 
@@ -86,12 +91,14 @@ def dirichlet(
     alpha: float = 0.3,
     seed: int = 0,
 ) -> Federation:
-    """Label skew by a Dirichlet distribution: the smaller `alpha`, the more skewed.
+    """Label skew by a Dirichlet distribution; a smaller `alpha` means more skew.
 
-    With `samples`, each client draws its own mix of classes, Dirichlet around the
-    overall one with weight `alpha` times the number of classes, and takes that many
-    rows by it; a class that runs out leaves the mix. Without, each class is divided
-    among the clients by one Dirichlet(`alpha`) draw, and sizes differ.
+    With `samples`, all clients have that many rows. Each client draws its own mix of
+    classes: Dirichlet around the overall mix, with weight `alpha` times the number of
+    classes. A class without rows left drops out of the mix.
+
+    Without `samples`, all rows are used and sizes differ. Each class is divided among
+    the clients by one Dirichlet(`alpha`) draw.
     """
     check.positive("alpha", alpha)
     used = asked(table, clients, samples)
@@ -106,7 +113,7 @@ def dirichlet(
     for mix in mixes:
         taken = np.zeros(len(classes), int)
         while (short := samples - taken.sum()) > 0:
-            # A tiny floor keeps a mix whose classes have all run out from being empty.
+            # The floor matters if all classes of a mix have run out.
             open_mix = np.where(left > taken, mix + 1e-12, 0)
             wish = rng.multinomial(short, open_mix / open_mix.sum())
             taken = np.minimum(taken + wish, left)
@@ -130,10 +137,10 @@ def _divide_classes(
         for pool in pools:
             counts = apportion(len(pool), rng.dirichlet(np.full(clients, alpha)))
             cuts = np.split(pool, np.cumsum(counts)[:-1])
-            for held, cut in zip(parts, cuts, strict=True):
-                held.append(cut)
-        rows = [np.concatenate(held) for held in parts]
-        size = np.array([len(held) for held in rows])
+            for part, cut in zip(parts, cuts, strict=True):
+                part.append(cut)
+        rows = [np.concatenate(part) for part in parts]
+        size = np.array([len(part) for part in rows])
         if size.min() > 0:
             return Federation.of(table, np.concatenate(rows), size)
     raise BadValue(
@@ -150,9 +157,10 @@ def quantity(
     alpha: float = 1.0,
     seed: int = 0,
 ) -> Federation:
-    """Unequal sizes, equal content: sizes by a Dirichlet(`alpha`) draw, at least 1.
+    """Clients of unequal size with the same mix of classes.
 
-    `samples` is the mean size; without it all rows are used.
+    Sizes come from one Dirichlet(`alpha`) draw, at least 1. `samples` is the mean size;
+    without it all rows are used.
     """
     check.positive("alpha", alpha)
     used = asked(table, clients, samples)
@@ -169,9 +177,9 @@ def by_column(
     samples: int | None = None,
     seed: int = 0,
 ) -> Federation:
-    """The clients that the data name, in the order of their names.
+    """The clients named in the data, in the order of their names.
 
-    With `samples`, that many rows of each, drawn at random.
+    With `samples`, that many rows of each client, drawn at random.
     """
     if table.client is None:
         raise BadValue(
@@ -196,8 +204,8 @@ def by_column(
             )
     rows = [np.flatnonzero(owner == i) for i in range(len(names))]
     if samples is not None:
-        rows = [np.sort(rng.permutation(held)[:samples]) for held in rows]
-    size = np.array([len(held) for held in rows])
+        rows = [np.sort(rng.permutation(part)[:samples]) for part in rows]
+    size = np.array([len(part) for part in rows])
     federation = Federation.of(table, np.concatenate(rows), size)
     return federation._replace(names=names)
 
@@ -212,7 +220,7 @@ PARTITIONS: dict[str, Callable[..., Federation]] = {
 
 
 def partition(table: Table, scheme: str = "by-label", **options) -> Federation:
-    """Split `table` over clients by the scheme of that name.
+    """Split `table` over clients by the named scheme.
 
     Examples:
         >>> from sagda.data.datasets import load_digits

@@ -1,11 +1,14 @@
-"""Readers for files of one's own; a mistake in a file is named with its line.
+"""Reads files by their ending; an error in a file is reported with its line.
+
+It reads files with named columns itself: CSV, Parquet, frames and folders of clients.
+Files of plain arrays are in `array_files.py`. What columns mean is in `encoding.py`.
 
 | ending                                | format |
 |---------------------------------------|--------|
 | `.csv`, `.parquet`                    | named columns of numbers and categories; any may be the label or the client |
-| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, if wanted, `client` |
-| a folder of those                     | one file, or one folder of files, for every client, which has its name |
-| a folder of columns                   | `features.npy`, `label.npy` and, if wanted, `client.npy`, mapped into memory and not read: rows sorted by client stay on disk until they are used |
+| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, optionally, `client` |
+| a folder of those                     | one file, or one folder of files, for every client; its name is the client's |
+| a folder of columns                   | `features.npy`, `label.npy` and, optionally, `client.npy`, mapped into memory: rows sorted by client stay on disk until they are used |
 | `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
 
 LIBSVM files may be packed (`.bz2`, `.gz`).
@@ -31,7 +34,7 @@ from sagda.data.encoding import (
 )
 from sagda.data.federation import Table
 
-CLIENT = "client"  # the column that a folder of files gets
+CLIENT = "client"  # the column added for a folder of files
 ENDINGS = (".csv", ".parquet")
 CELLS = 2**16  # of a CSV file that become numbers together
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
@@ -48,18 +51,18 @@ def read_encoded(
     numeric: bool = False,
     unused: str | None = None,
 ) -> tuple[Table, Encoding | None]:
-    """The table, and where columns have names, how its features were made of them.
+    """The table, and the encoding of its columns if they have names.
 
     Args:
         path: the file or folder.
-        label: the column of labels; None where a prediction needs none.
+        label: the column of labels; None if a prediction needs none.
         client: the column of clients, if any.
-        features: d, for a LIBSVM file that may lack the last features.
-        categorical: columns of numbers that are categories.
-        encoding: makes the features as for an earlier table.
-        numeric: whether columns of texts are refused, as where sites that do not see
-            each other's rows cannot agree on the values of a category.
-        unused: a column that is no feature, if it is there.
+        features: d, for a LIBSVM file whose last features may all be zero.
+        categorical: numeric columns that are categories.
+        encoding: makes the same features as for an earlier table.
+        numeric: refuse text columns. Sites need this: they do not see each other's
+            rows, so they cannot agree on the values of a category.
+        unused: a column that is not a feature, if the file has it.
     """
     if not path.exists():
         raise BadValue(f"data file {path} does not exist.")
@@ -96,7 +99,7 @@ def read_encoded(
 
 
 class Source(NamedTuple):
-    """Columns as they stand there, and how to name a row of them."""
+    """Columns as they were read, and a function that names a row in messages."""
 
     columns: Columns
     where: Where
@@ -193,27 +196,27 @@ def read_parquet(path: Path) -> Source:
             f"{path}: Parquet needs the extra `parquet`: pip install 'sagda[parquet]'."
         ) from None
     try:
-        found = duckdb.read_parquet(str(path)).fetchnumpy()
+        arrays = duckdb.read_parquet(str(path)).fetchnumpy()
     except duckdb.Error as error:
         raise BadValue(f"{path} is not a Parquet file: {error}.") from None
-    columns = {name: plain(column) for name, column in found.items()}
+    columns = {name: plain(column) for name, column in arrays.items()}
     return checked(Source(columns, lambda i: f"{path}, row {i + 1}"), str(path))
 
 
 def read_frame(frame: Any) -> Source:
-    """A pandas or polars frame."""
+    """The columns of a pandas or polars frame."""
     columns = {str(name): plain(frame[name].to_numpy()) for name in frame.columns}
     return checked(Source(columns, lambda i: f"the frame, row {i}"), "the frame")
 
 
 def plain(column: Any) -> np.ndarray:
-    """Numbers, or objects; what a mask hides is missing."""
+    """Numbers, or objects; masked values are None."""
     if isinstance(column, np.ma.MaskedArray):
         if not column.mask.any():
             return column.data
-        hidden = column.data.astype(object)
-        hidden[column.mask] = None
-        return hidden
+        cells = column.data.astype(object)
+        cells[column.mask] = None
+        return cells
     array = np.asarray(column)
     return array if array.dtype.kind in "fiub" else array.astype(object)
 
@@ -225,23 +228,23 @@ def checked(source: Source, name: str) -> Source:
 
 
 def is_clients(path: Path) -> bool:
-    """Whether a folder holds a file, or a folder of files, for every client."""
+    """Whether the path is a folder with a file, or a folder of files, per client."""
     return path.is_dir() and not (path / "features.npy").exists()
 
 
 def read_clients(path: Path, texts: Collection[str]) -> Source:
-    """The files of a folder together; a new column says whose a row is."""
+    """The files of a folder as one source, with the client of each row in a column."""
     files = []
     for entry in sorted(path.iterdir()):
         if entry.is_dir():
-            own = sorted(f for f in entry.iterdir() if f.suffix.lower() in ENDINGS)
-            files += [(entry.name, file) for file in own]
+            inner = sorted(f for f in entry.iterdir() if f.suffix.lower() in ENDINGS)
+            files += [(entry.name, file) for file in inner]
         elif entry.suffix.lower() in ENDINGS:
             files.append((entry.stem, entry))
     if not files:
         raise BadValue(
             f"data folder {path} must hold features.npy, or a .csv or .parquet file "
-            "for every client, it does not."
+            "for every client, has neither."
         )
     parts = [(name, file, read_source(file, texts)) for name, file in files]
     names = list(parts[0][2].columns)
@@ -262,8 +265,8 @@ def read_clients(path: Path, texts: Collection[str]) -> Source:
     ends = np.cumsum([part.rows for *_, part in parts])
 
     def where(i: int) -> str:
-        which = int(np.searchsorted(ends, i, side="right"))
-        return parts[which][2].where(i - (int(ends[which - 1]) if which else 0))
+        part = int(np.searchsorted(ends, i, side="right"))
+        return parts[part][2].where(i - (int(ends[part - 1]) if part else 0))
 
     return Source(columns, where)
 
@@ -278,19 +281,15 @@ def table_from(
     numeric: bool = False,
     unused: str | None = None,
 ) -> tuple[Table, Encoding]:
-    """The columns as a table; with an `encoding` its features are made as before.
-
-    `numeric` takes numbers only, for those who cannot know others' categories; a column
-    that is `unused` need not be there.
-    """
+    """The columns as a table, and their encoding; arguments as in `read_encoded`."""
     for wanted in filter(None, (label, client)):
         if wanted not in source.columns:
             raise BadValue(
                 f"{source.where(0).partition(',')[0]}, line 1: no column {wanted!r} "
                 f"among {', '.join(source.columns)}."
             )
-    taken = label, client, unused
-    others = {k: v for k, v in source.columns.items() if k not in taken}
+    special = label, client, unused
+    others = {k: v for k, v in source.columns.items() if k not in special}
     if encoding is None:
         if not others:
             raise BadValue(
@@ -305,16 +304,16 @@ def table_from(
     labels = np.zeros(source.rows, np.float32)
     if label is not None:
         labels = label_values(label, source)
-    who = None
+    owner = None
     if client is not None:
-        check_missing(client, source.columns[client], source.where)
-        who = source.columns[client]
-        who = who.astype(str) if who.dtype.kind == "O" else who
-    return Table(features, labels, client=who), encoding
+        owner = source.columns[client]
+        check_missing(client, owner, source.where)
+        owner = owner.astype(str) if owner.dtype.kind == "O" else owner
+    return Table(features, labels, client=owner), encoding
 
 
 def label_values(name: str, source: Source) -> np.ndarray:
-    """Numbers if all of them are, else names."""
+    """The labels as numbers if all of them are, else as texts."""
     cells = source.columns[name]
     check_missing(name, cells, source.where)
     if cells.dtype.kind in "fiub":

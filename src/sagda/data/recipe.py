@@ -1,4 +1,8 @@
-"""`Recipe`: how the features of a model are made of a file's columns."""
+"""`Recipe`: how a model's features are made from a file's columns, with their scaling.
+
+It is stored next to a trained model, so that a prediction treats new rows as training
+did. Scaling comes from sums that clients add up: no row leaves its client.
+"""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -14,11 +18,11 @@ from sagda.data.readers import read_encoded, read_frame, table_from
 
 
 class FeatureMoments(NamedTuple):
-    """Of one client's rows, or of several clients' together."""
+    """Count, mean and squared deviations of one client's rows, or of several."""
 
     rows: int
     mean: np.ndarray  # [d]
-    squares: np.ndarray  # [d], the sum of squared distances from the mean
+    squares: np.ndarray  # [d], sums of squared distances from the mean
 
     @classmethod
     def of(cls, features: np.ndarray) -> "FeatureMoments":
@@ -27,32 +31,32 @@ class FeatureMoments(NamedTuple):
         return cls(len(wide), mean, ((wide - mean) ** 2).sum(axis=0))
 
     def plus(self, other: "FeatureMoments") -> "FeatureMoments":
-        """Exact, without the loss of digits that plain sums of squares have."""
+        """The moments of both sets of rows, without the cancellation of plain sums."""
         rows = self.rows + other.rows
-        away = other.mean - self.mean
-        mean = self.mean + away * other.rows / rows
-        between = away**2 * self.rows * other.rows / rows
+        difference = other.mean - self.mean
+        mean = self.mean + difference * other.rows / rows
+        between = difference**2 * self.rows * other.rows / rows
         return FeatureMoments(rows, mean, self.squares + other.squares + between)
 
 
 class Scaling(NamedTuple):
-    """(features - mean) / scale."""
+    """Features as the model gets them: (features - mean) / scale."""
 
     mean: np.ndarray
     scale: np.ndarray
 
     @classmethod
     def from_clients(cls, parts: Iterable[FeatureMoments]) -> "Scaling":
-        """Every feature to mean zero and deviation one; a constant one to zero."""
+        """Scale features to mean zero and deviation one; constant ones become zero."""
         total = reduce(FeatureMoments.plus, parts)
         deviation = np.sqrt(total.squares / total.rows)
-        # What is left of a constant column is rounding.
+        # A constant column has a deviation too, of rounding errors.
         tiny = 1e-7 * np.maximum(np.abs(total.mean), 1e-30)
         return cls(total.mean, np.where(deviation > tiny, deviation, 1.0))
 
     @classmethod
     def of(cls, federation: Federation) -> "Scaling":
-        """From the moments of every client."""
+        """The scaling from the moments of every client."""
         features = federation.data.features
         each = zip(federation.start, federation.size, strict=True)
         return cls.from_clients(FeatureMoments.of(features[a : a + n]) for a, n in each)
@@ -66,11 +70,12 @@ class Scaling(NamedTuple):
 
 
 def scaled(table: Table, scaling: Scaling) -> Table:
+    """The table with scaled features in single precision."""
     return table._replace(features=scaling(table.features).astype(np.float32))
 
 
 class Recipe(NamedTuple):
-    """Columns to features, and features to what the model sees."""
+    """From columns to features, and from features to the model's input."""
 
     encoding: Encoding | None  # None: features have no names
     scaling: Scaling
@@ -86,20 +91,27 @@ class Recipe(NamedTuple):
         client: str | None,
         unused: str | None = None,
     ) -> Table:
-        """A file's rows as the model sees them; labels as they stand there."""
-        own: dict[str, Any] = {"encoding": self.encoding, "unused": unused}
-        if self.encoding is None:
-            own["features"] = self.width
-        table, _ = read_encoded(path, label, client, **own)
+        """A file's rows with the model's features, and labels as in the file."""
+        table, _ = read_encoded(
+            path,
+            label,
+            client,
+            features=self.width if self.encoding is None else None,
+            encoding=self.encoding,
+            unused=unused,
+        )
         return self.seen(table, str(path))
 
     def frame(self, frame: Any, label: str | None, unused: str | None = None) -> Table:
-        """The same of a pandas or polars frame."""
-        own: dict[str, Any] = {"encoding": self.encoding, "unused": unused}
-        table, _ = table_from(read_frame(frame), label, None, **own)
+        """The rows of a pandas or polars frame with the model's features."""
+        source = read_frame(frame)
+        table, _ = table_from(
+            source, label, None, encoding=self.encoding, unused=unused
+        )
         return self.seen(table, "the frame")
 
     def seen(self, table: Table, name: str) -> Table:
+        """The table with scaled features, after a check of their number."""
         width = table.features.shape[1]
         if width != self.width:
             raise BadValue(

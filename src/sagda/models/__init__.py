@@ -1,4 +1,4 @@
-"""What scores a row: the protocol `Model`, and the registry of models by name.
+"""Scoring models: the protocol `Model`, and the registry of models by name.
 
 A model has two functions: `init(key)` makes its parameters, and
 `apply(parameters, features)` gives one score per row. A new model is one class and one
@@ -19,9 +19,11 @@ from sagda.models.networks import CNN, MLP, Linear
 
 
 class Model(Protocol):
-    """What a problem asks of a model; hashable, since it shapes compiled programs."""
+    """What problems need of a model. It must be hashable: it shapes programs."""
 
-    def init(self, key: Key) -> PyTree: ...
+    def init(self, key: Key) -> PyTree:
+        """Initial parameters."""
+        ...
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
         """One score per row of features."""
@@ -33,14 +35,14 @@ MODELS: dict[str, Callable[[int], Any]] = {"linear": Linear, "mlp": MLP, "cnn": 
 
 @dataclass(frozen=True)
 class Functions:
-    """A model as a pair of functions, as Flax's and Haiku's are."""
+    """A model from a pair of functions, as in Flax and Haiku."""
 
     init: Any  # key -> parameters
     apply: Any  # (parameters, features) -> one score per row
 
 
 def as_model(model: Any, features: int) -> Any:
-    """What a user gives for a model: none, a pair (init, apply), or a `Model`."""
+    """The model a user gave: a `Model`, a pair (init, apply), or None for linear."""
     if model is None:
         return Linear(features)
     if isinstance(model, tuple) and len(model) == 2 and all(map(callable, model)):

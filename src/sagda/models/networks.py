@@ -20,7 +20,7 @@ from sagda.keys import Key
 
 @dataclass(frozen=True)
 class Linear:
-    """h_x(a) = <x, a>, without intercept, started at 0.1 N(0, I)."""
+    """A linear score without intercept: h_x(a) = <x, a>, with x_0 ~ 0.1 N(0, I)."""
 
     features: int
 
@@ -31,13 +31,15 @@ class Linear:
         return features @ parameters
 
 
-# Rows that go through a network together where all of them have no room.
+# Rows that pass through a network together if memory does not hold all of them.
 BLOCK = 1024
 
 
 def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
-    """`module` of every row: of all at once or, where its layers make too much of so
-    many, of some at a time, also on the way back."""
+    """`module` applied to every row: to all at once if their activations fit in memory.
+
+    If not, blocks of rows follow one another, also in the backward pass.
+    """
     if len(rows) <= BLOCK or len(rows) <= batch_that_fits(module, rows[0]):
         return jax.vmap(module)(rows)
     again = jax.checkpoint(lambda row: module(row))
@@ -45,17 +47,17 @@ def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
 
 
 class Network(abc.ABC):
-    """An equinox module of one row as a model.
+    """A model from an equinox module that scores one row.
 
-    Its inexact arrays are the parameters; the rest stays in the program. A module that
-    returns shape `(1,)` or `()` will do.
+    Its inexact arrays are the parameters, and everything else is part of the program.
+    The module must return shape `(1,)` or `()`.
     """
 
     @abc.abstractmethod
     def build(self, key: Key) -> Any:
-        """The module, started by `key`."""
+        """The module, with initial parameters from `key`."""
 
-    frozen: tuple[str, ...] = ()  # what is not trained, such as ("layers.0",)
+    frozen: tuple[str, ...] = ()  # parts that are not trained, such as ("layers.0",)
 
     def init(self, key: Key) -> PyTree:
         import equinox as eqx
@@ -64,7 +66,7 @@ class Network(abc.ABC):
         return eqx.filter(module, self.trained(module))
 
     def trained(self, module: Any) -> Any:
-        """Which leaves of the module are parameters."""
+        """For every leaf of the module, whether it is a parameter."""
         import equinox as eqx
 
         name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
@@ -86,10 +88,10 @@ class Network(abc.ABC):
         )
 
     def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
-        """What the module returns, row by row."""
+        """The module's result for every row."""
         import equinox as eqx
 
-        # Arrays of parameters made here are not used, and so never computed.
+        # The parameters made here are unused, so XLA never computes them.
         module = self.build(jax.random.key(0))
         _, fixed = eqx.partition(module, self.trained(module))
         return row_by_row(eqx.combine(parameters, fixed), features)
@@ -100,12 +102,12 @@ class Network(abc.ABC):
 
 @dataclass(frozen=True)
 class Equinox(Network):
-    """Your own module: `make(key)` builds it.
+    """A model from your own equinox module: `make(key)` builds it.
 
     Args:
         make: a function of a key that builds the module.
-        frozen: parts that stay as `make` builds them with key 0, whatever the seed,
-            named as in ("layers.0",).
+        frozen: parts that are not trained, such as ("layers.0",). They are as `make`
+            builds them with key 0, whatever the seed.
     """
 
     make: Any
@@ -135,7 +137,7 @@ class MLP(Network):
 
 @dataclass(frozen=True)
 class Generator(Network):
-    """A perceptron from noise to rows with entries in (0, 1), dark at the start."""
+    """A perceptron from noise to rows in (0, 1), whose first rows are near zero."""
 
     latent: int
     features: int
@@ -161,7 +163,7 @@ class Generator(Network):
 
 @dataclass(frozen=True)
 class CNN(Network):
-    """Two convolutions of stride 2 and a linear layer, for square grey pictures."""
+    """Two convolutions of stride 2 and a linear layer, for square grey images."""
 
     features: int
     channels: int = 8
@@ -171,7 +173,7 @@ class CNN(Network):
         check.integer("channels", self.channels, low=1)
         if math.isqrt(self.features) ** 2 != self.features:
             raise BadValue(
-                "`features` must be the pixels of a square picture for a CNN, got "
+                "`features` must be the pixels of a square image for a CNN, got "
                 f"{self.features}."
             )
 

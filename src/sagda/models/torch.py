@@ -1,4 +1,8 @@
-"""`Torch`: a PyTorch module as a scoring model, its parameters by name."""
+"""`Torch`: a PyTorch module as a scoring model, its parameters by name.
+
+Such a model runs in PyTorch, not in a compiled program: see `sagda.simulator.torch`.
+Networks in JAX are in `networks.py`.
+"""
 
 import contextlib
 import copy
@@ -24,15 +28,15 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False)
 class Torch:
-    """Your own module, which gives one score per row.
+    """A model from your own PyTorch module that gives one score per row.
 
-    Its parameters that require a gradient are x, by name; those that are frozen, and
-    buffers, stay as they are. Runs leave the module alone until `load` puts the trained
-    weights back. Layers that were in training mode are so while clients train.
+    Parameters that require a gradient are x, by name. Frozen parameters and buffers
+    stay unchanged. A run does not change the module: `load` puts the trained weights
+    into it. Layers that were in training mode are in that mode while clients train.
 
     Args:
-        make: a module, from whose weights every seed starts, or a function without
-            arguments that makes one, so that every seed has its own start.
+        make: a module, or a function without arguments that makes one. All seeds start
+            from a module's weights. A function gives every seed its own start.
 
     Examples:
         >>> model = Torch(torch.nn.Linear(3, 1))
@@ -43,8 +47,8 @@ class Torch:
     uses_torch: ClassVar[bool] = True
     make: Any
     module: Any = field(init=False, repr=False)
-    names: list[str] = field(init=False, repr=False)  # of what is trained
-    others: dict[str, Any] = field(init=False, repr=False)  # what is not, in floats
+    names: list[str] = field(init=False, repr=False)  # of trained parameters
+    others: dict[str, Any] = field(init=False, repr=False)  # fixed floats
     trained: list[Any] = field(init=False, repr=False)  # layers in training mode
 
     def __post_init__(self) -> None:
@@ -61,26 +65,31 @@ class Torch:
             raise BadKind(
                 f"`make` must make a torch.nn.Module, got {type(module).__name__}."
             )
-        keep = lambda name, value: object.__setattr__(self, name, value)
-        keep("module", module)
-        keep("names", [n for n, p in module.named_parameters() if p.requires_grad])
-        held = dict(module.named_parameters()) | dict(module.named_buffers())
-        others = {n: a for n, a in held.items() if n not in self.names}
-        keep("others", {n: a for n, a in others.items() if a.is_floating_point()})
-        keep("trained", [part for part in module.modules() if part.training])
+        names = [n for n, p in module.named_parameters() if p.requires_grad]
+        arrays = dict(module.named_parameters()) | dict(module.named_buffers())
+        others = {n: a for n, a in arrays.items() if n not in names}
+        fields = {
+            "module": module,
+            "names": names,
+            "others": {n: a for n, a in others.items() if a.is_floating_point()},
+            "trained": [part for part in module.modules() if part.training],
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
         self.check_parameters()
 
     def check_parameters(self) -> None:
+        """Raise unless there are trained parameters, in floats and on the CPU."""
         module = self.module
         if not self.names:
             raise BadValue(
                 "`make` must have parameters that require a gradient, found none."
             )
-        for name, held in (*module.named_parameters(), *module.named_buffers()):
-            if held.device.type != "cpu":
+        for name, array in (*module.named_parameters(), *module.named_buffers()):
+            if array.device.type != "cpu":
                 raise BadValue(
                     f"`make` must be on the CPU, where the rows are, found {name!r} on "
-                    f"{held.device}; move it with module.to('cpu')."
+                    f"{array.device}; move it with module.to('cpu')."
                 )
         for name in self.names:
             kind = module.get_parameter(name).dtype
@@ -90,10 +99,10 @@ class Torch:
                     f"{name!r} in {kind}; convert it with module.float()."
                 )
 
-    # What problems and engines ask of a model.
+    # What problems and the simulator need of a model.
 
     def init(self, key: Key) -> dict[str, np.ndarray]:
-        """The start, by name: the module's own weights, or fresh ones."""
+        """Initial parameters by name: the module's weights, or fresh ones."""
         module = self.module
         if not isinstance(self.make, torch.nn.Module):
             with seeded(*np.asarray(jax.random.key_data(key)).tolist()):
@@ -104,6 +113,7 @@ class Torch:
         }
 
     def apply(self, parameters: Any, features: Any) -> Any:
+        """One score per row, with these parameters in place of the module's."""
         module = self.module
         values = parameters | self.fixed(features.dtype)
         out = functional_call(module, values, (features,))
@@ -117,7 +127,7 @@ class Torch:
         return out.reshape(rows)
 
     def fixed(self, dtype: Any) -> dict[str, Any]:
-        """Frozen parameters and buffers where the run's precision is not theirs."""
+        """Frozen parameters and buffers, converted if the run's precision differs."""
         return {
             name: value.detach().to(dtype)
             for name, value in self.others.items()
@@ -125,39 +135,39 @@ class Torch:
         }
 
     def train(self, mode: bool) -> None:
-        """Put the layers that were in training mode in or out of it."""
+        """Switch the layers that were in training mode into that mode or out of it."""
         for part in self.trained:
             part.training = mode
 
     def check(self, features: Any) -> None:
-        """Look at a pass in training mode: its shape, and that nothing else changes."""
+        """Try a forward pass in training mode: check its shape and its side effects."""
         module = self.module
-        before = {name: held.clone() for name, held in module.named_buffers()}
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         self.passed(features.clone())
         rows = features.double()
-        # Scores of a trained model are in double precision.
+        # Scores of a trained model are computed in double precision.
         self.passed(given := rows.clone(), ", as for scores in double precision")
         if not torch.equal(given, rows):
             raise BadValue(
-                "`make` must leave the rows that it is given as they are, but its "
-                "forward pass changes them in place; make a copy, or inplace=False."
+                "`make` must not change its input, but its forward pass changes rows "
+                "in place; copy them first, or set inplace=False."
             )
         changed = None
-        for name, held in module.named_buffers():
-            if not torch.equal(held, before[name]):
+        for name, buffer in module.named_buffers():
+            if not torch.equal(buffer, before[name]):
                 changed = changed or name
-                held.copy_(before[name])
+                buffer.copy_(before[name])
         if changed is not None:
             layer, _, buffer = changed.rpartition(".")
             kind = type(module.get_submodule(layer)).__name__
             raise BadValue(
                 f"`make` must have no buffers that change in training, but {kind} "
-                f"{layer!r} changes {buffer!r}, of which every client would have its "
-                "own; use GroupNorm or LayerNorm, or freeze it with .eval()."
+                f"{layer!r} changes {buffer!r}, which would differ between clients; "
+                "use GroupNorm or LayerNorm, or freeze it with .eval()."
             )
 
     def passed(self, features: Any, where: str = "") -> None:
-        """One forward pass on a few rows."""
+        """Run one forward pass on a few rows; an error in it becomes a sentence."""
         module = self.module
         values = {name: module.get_parameter(name).detach() for name in self.names}
         values = {name: value.to(features.dtype) for name, value in values.items()}
@@ -168,40 +178,39 @@ class Torch:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, BadValue | BadKind):
                 raise
-            said = first_line(error)
             raise BadValue(
                 f"`make` does not fit rows of {features.shape[1]} features{where}: "
-                f"{said}."
+                f"{first_line(error)}."
             ) from error
 
     # After training.
 
     def load(self, tree: PyTree, seed: int = 0) -> Any:
-        """Put trained weights into the module, and return it.
+        """The module, with trained weights put into it.
 
         Args:
-            tree: a run, or a tree with this model's parameters somewhere in it.
-            seed: which of a run's seeds, counted from 0.
+            tree: a run, or a tree that contains this model's parameters once.
+            seed: the number of a run's seed, counted from 0.
         """
         module = self.module
         names = set(self.names)
         run = hasattr(tree, "carry")
-        mine = lambda part: isinstance(part, dict) and set(part) == names
-        found = jax.tree.leaves(tree.z.x if run else tree, is_leaf=mine)
-        found = [part for part in found if mine(part)]
-        if len(found) != 1:
+        fits = lambda part: isinstance(part, dict) and set(part) == names
+        leaves = jax.tree.leaves(tree.z.x if run else tree, is_leaf=fits)
+        parameters = [part for part in leaves if fits(part)]
+        if len(parameters) != 1:
             raise BadValue(
                 "`tree` must hold the parameters of this module once, found them "
-                f"{len(found)} times."
+                f"{len(parameters)} times."
             )
         with torch.no_grad():
-            for name, value in found[0].items():
+            for name, value in parameters[0].items():
                 value = np.array(value[seed] if run else value)
                 module.get_parameter(name).copy_(torch.from_numpy(value))
         return module
 
     def save(self, path: str | Path) -> None:
-        """All of the module's state as safetensors, which needs no pickle to read."""
+        """Write the module's whole state as safetensors, which loads without pickle."""
         import safetensors.torch
 
         from sagda import durable
@@ -217,22 +226,22 @@ class Torch:
 
 @contextlib.contextmanager
 def seeded(*words: int) -> Iterator[None]:
-    """PyTorch's generator at a place that `words` name, and back afterwards."""
+    """Seed PyTorch's generator from `words`, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
-        # It looks at 32 bits only. Without a look at other devices, which takes longer
-        # than a small gradient.
+        # manual_seed uses 32 bits only. `torch.manual_seed` would also seed all other
+        # devices, which takes longer than a small gradient.
         generator = torch.default_generator
         generator.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
         yield
 
 
 def real(tree: PyTree) -> Any:
-    """With tensors in the place of zeros that are none."""
+    """The tree with tensors in place of `Zero`s."""
     return jax.tree.map(lambda a: a.tensor if isinstance(a, Zero) else a, tree)
 
 
 def tensors(tree: PyTree, dtype: Any = None) -> Any:
-    """Arrays as tensors that share their memory; floats as `dtype` if given."""
+    """Arrays as tensors that share their memory; floats become `dtype` if given."""
 
     def one(a: Any) -> Any:
         a = np.asarray(a)
@@ -254,7 +263,7 @@ def arrays(tree: PyTree) -> Any:
 
 
 def check_models(problem: Any, features: int) -> None:
-    """Whether a problem's modules take rows so wide, before any are at hand."""
+    """Raise unless the problem's modules accept rows of that width."""
     for model in models_in(problem):
         with seeded(0):
             rows = torch.rand(2, features)
@@ -262,11 +271,11 @@ def check_models(problem: Any, features: int) -> None:
 
 
 def models_in(problem: Any) -> list[Torch]:
-    """The modules of a problem, or of one in it."""
-    found = []
+    """The PyTorch models of a problem, also of a problem inside it."""
+    models = []
     for value in vars(problem).values():
         if isinstance(value, Torch):
-            found.append(value)
+            models.append(value)
         elif getattr(value, "uses_torch", False):
-            found += models_in(value)
-    return found
+            models += models_in(value)
+    return models

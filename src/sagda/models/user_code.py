@@ -14,26 +14,27 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.models import MODELS
 
-OWN: dict[str, Path] = {}  # files that may be run here, by NAME.py:FUNCTION
+OWN: dict[str, Path] = {}  # files that this process may run, by NAME.py:FUNCTION
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a function of the user's, as in nets.py:make."""
+    """Whether it names a user's function, as in nets.py:make."""
     return ":" in name
 
 
 def allow(place: str, beside: Path | None = None) -> str:
-    """Let this process run FILE.py:FUNCTION for a model; the name without folders.
+    """Allow this process to run FILE.py:FUNCTION. Returns the name without folders.
 
-    What a configuration or a server names is code. It runs only where someone who
-    answers for this process has named its file.
+    Args:
+        place: FILE.py:FUNCTION as a person named it on this machine.
+        beside: the folder that a relative path starts from.
     """
     file, _, function = place.rpartition(":")
     path = (beside or Path()) / file
     if path.suffix != ".py" or not function.isidentifier() or not path.is_file():
         raise BadValue(
-            "`model` must be one of linear, mlp, cnn, or FILE.py:FUNCTION with a file "
-            f"that exists, got {place!r}."
+            f"`model` must be one of {', '.join(MODELS)}, or FILE.py:FUNCTION with a "
+            f"file that exists, got {place!r}."
         )
     name = f"{path.name}:{function}"
     OWN[name] = path.resolve()
@@ -41,6 +42,7 @@ def allow(place: str, beside: Path | None = None) -> str:
 
 
 def check_model(name: str) -> None:
+    """Raise unless it is a key of `MODELS`, or a file that this process may run."""
     if not is_own(name):
         check.choice("model", name, MODELS)
     elif name not in OWN:
@@ -51,7 +53,7 @@ def check_model(name: str) -> None:
 
 
 def model_of(name: str, features: int) -> Any:
-    """A model for so many features: one of MODELS, or what a user's function makes."""
+    """The named model for rows of `features` entries."""
     check_model(name)
     if not is_own(name):
         return MODELS[name](features)
@@ -64,14 +66,14 @@ def model_of(name: str, features: int) -> Any:
     make = getattr(module, function, None)
     if not callable(make):
         raise BadValue(f"`model`: {OWN[name]} must define the function {function}.")
-    made = make(features)
-    if hasattr(made, "init") and hasattr(made, "apply"):
-        return made
-    if "torch" in sys.modules and isinstance(made, sys.modules["torch"].nn.Module):
+    model = make(features)
+    if hasattr(model, "init") and hasattr(model, "apply"):
+        return model
+    if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
         from sagda.models.torch import Torch
 
         return Torch(partial(make, features))
     raise BadValue(
         f"`model`: {name} must make a torch.nn.Module, or a model with `init` and "
-        f"`apply` such as sagda.Equinox(make), got {type(made).__name__}."
+        f"`apply` such as sagda.Equinox(make), got {type(model).__name__}."
     )

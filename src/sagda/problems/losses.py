@@ -1,4 +1,8 @@
-"""Functions for losses whose gradients XLA compiles badly if left to themselves."""
+"""Functions for losses, written so that XLA compiles their gradients well.
+
+Each also takes PyTorch tensors, and then uses PyTorch's own function. They are for use
+inside `Problem.loss`, also in your own problems.
+"""
 
 from typing import Any
 
@@ -36,7 +40,7 @@ def sigmoid(m: jax.Array) -> jax.Array:
 
 
 def summed(values: jax.Array, index: Any, count: int) -> jax.Array:
-    """`count` sums, of the values at each index.
+    """The sums of the values at each index from 0 to `count` - 1.
 
     Examples:
         >>> summed(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]), 3).tolist()
@@ -65,11 +69,11 @@ def slope(primals: Any, tangents: Any) -> Any:
 
 
 def entries(y: jax.Array, index: Any) -> jax.Array:
-    """`y[index]` of a vector, for a loss in which rows pick their entry of y.
+    """`y[index]` of a vector, for a loss in which each row picks its entry of y.
 
-    `index` holds whole numbers, or is a slice where a batch is a whole client. The
-    gradient adds up without a scatter where clients run one after the other: a loop
-    with a scatter in it cannot be compiled into one kernel.
+    `index` holds integers. If a batch is a whole client, it is a slice instead. While
+    clients run one after another, the gradient is summed without a scatter: XLA cannot
+    compile a loop with a scatter into one kernel.
 
     Examples:
         >>> import numpy as np
@@ -91,8 +95,9 @@ def taken_fwd(y: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
     return y[index], (jnp.zeros_like(y), index)
 
 
-def taken_bwd(kept: Any, change: jax.Array) -> tuple[jax.Array, None]:
-    return add_at(*kept, change), None
+def taken_bwd(saved: Any, change: jax.Array) -> tuple[jax.Array, None]:
+    zeros, index = saved
+    return add_at(zeros, index, change), None
 
 
 taken.defvjp(taken_fwd, taken_bwd)
@@ -106,7 +111,7 @@ def add_at(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
 
 @add_at.defjvp
 def add_at_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # JAX's own derivative of a `custom_vmap` has wrong shapes if tangents alone are
+    # JAX's own derivative of a `custom_vmap` has wrong shapes if only the tangents are
     # batched, as in a Hessian.
     (_, index, _), (total, _, change) = primals, tangents
     return add_at(*primals), add_at(total, index, change)
@@ -114,7 +119,7 @@ def add_at_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 @custom_vmap
 def added(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
-    """One after the other."""
+    """`change` added entry by entry, in a loop; a batch of calls uses a scatter."""
 
     def add(k: Any, total: jax.Array) -> jax.Array:
         at = (jax.lax.dynamic_index_in_dim(index, k, keepdims=False),)

@@ -1,4 +1,8 @@
-"""Convex sets that x and y may be held in, each with its Euclidean projection."""
+"""Convex sets for x and y, each with its Euclidean projection.
+
+A problem names them in `sets`. Steps of clients and of the server are then projected.
+Constraints that are part of f, such as a fairness gap, are not sets.
+"""
 
 import abc
 import math
@@ -16,11 +20,11 @@ from sagda.core import PyTree, minus
 from sagda.problems.inner import norm
 from sagda.pytree import register
 
-ROUNDING = 1e-5  # how far from a set its points may lie, relative to their length
+ROUNDING = 1e-5  # distance that counts as inside a set, relative to the length
 
 
 class ConvexSet(abc.ABC):
-    """A closed convex set of arrays; a frozen dataclass, so that programs take it."""
+    """A closed convex set of arrays. It must be a frozen dataclass, like a problem."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -31,18 +35,18 @@ class ConvexSet(abc.ABC):
         """The point of the set nearest to `tree`."""
 
     def fit(self, name: str, tree: PyTree) -> None:
-        """Raise if no array of such a shape can lie in the set; `name` is x or y."""
+        """Raise if arrays of such shapes cannot lie in the set; `name` is x or y."""
         return None
 
     def holds(self, tree: PyTree) -> jax.Array:
-        """Whether `tree` lies in the set, but for rounding."""
+        """Whether `tree` lies in the set, up to rounding."""
         away = minus(self.project(tree), tree)
         return norm(away) <= ROUNDING * (1 + norm(tree))
 
 
 @dataclass(frozen=True)
 class Simplex(ConvexSet):
-    """Vectors with entries from zero on that add up to `scale`.
+    """Vectors with non-negative entries that add up to `scale`.
 
     Examples:
         >>> Simplex().project(np.array([0.75, 0.75, -1.0])).tolist()
@@ -62,20 +66,20 @@ class Simplex(ConvexSet):
     def fit(self, name: str, tree: PyTree) -> None:
         shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
         if len(shapes) != 1 or len(shapes[0]) != 1:
-            found = f"{len(shapes)} arrays"
+            got = f"{len(shapes)} arrays"
             if len(shapes) == 1:
-                found = f"one of shape {shapes[0]}"
+                got = f"one of shape {shapes[0]}"
             raise BadValue(
-                f"`{name}` must be one vector to lie in a Simplex, got {found}; put "
-                "what is weighed into one array."
+                f"`{name}` must be one vector to lie in a Simplex, got {got}; put "
+                "all weights into one array."
             )
 
 
 @dataclass(frozen=True)
 class Box(ConvexSet):
-    """Entries between `low` and `high`: numbers, or arrays shaped as what they bound.
+    """Entries between `low` and `high`: numbers, or arrays of the shape of x or y.
 
-    Infinity is no bound.
+    Infinity leaves a side without bound.
 
     Examples:
         >>> Box(0.0, [1.0, 2.0]).project(np.array([-1.0, 5.0])).tolist()
@@ -91,7 +95,7 @@ class Box(ConvexSet):
         shapes = {np.shape(b) for b in (self.low, self.high)} - {()}
         if len(shapes) > 1:
             raise BadValue(
-                "`low` and `high` must have one shape, got "
+                "`low` and `high` must have the same shape, got "
                 f"{np.shape(self.low)} and {np.shape(self.high)}."
             )
         if np.any(np.asarray(self.low) > self.high):
@@ -107,17 +111,17 @@ class Box(ConvexSet):
 
     def fit(self, name: str, tree: PyTree) -> None:
         shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
-        for own in (self.low, self.high):
-            if np.shape(own) and shapes != [np.shape(own)]:
+        for limit in (self.low, self.high):
+            if np.shape(limit) and shapes != [np.shape(limit)]:
                 raise BadValue(
-                    f"`{name}` must be one array of the shape {np.shape(own)} of its "
+                    f"`{name}` must be one array of the shape {np.shape(limit)} of its "
                     f"Box's bounds, got {', '.join(map(str, shapes))}; a number bounds "
                     "arrays of any shape."
                 )
 
 
 def bound(name: str, value: Any) -> Any:
-    """A float, or an array of them."""
+    """A bound as a float or an array of floats."""
     try:
         out = np.asarray(value, np.float64)
     except (TypeError, ValueError):
@@ -132,12 +136,12 @@ def bound(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ball(ConvexSet):
-    """All that is at most `radius` long, several arrays together.
+    """Points with a norm of at most `radius`. Several arrays count as one vector.
 
     Args:
-        radius: zero leaves the origin alone.
+        radius: the largest norm; zero allows the origin only.
         norm: 1, 2 or "inf".
-        rows: every row of a matrix has a ball of its own.
+        rows: whether every row of a matrix has its own ball.
 
     Examples:
         >>> y = np.array([[0.0, 4.0], [0.0, 0.5]])
@@ -167,9 +171,9 @@ class Ball(ConvexSet):
         }
 
         def nearest(tree: PyTree) -> PyTree:
-            found = kinds[self.norm](tree, self.radius)
-            # Optax divides by the radius.
-            return jax.tree.map(lambda a: jnp.where(self.radius > 0, a, 0), found)
+            projected = kinds[self.norm](tree, self.radius)
+            # Optax divides by the radius, which may be zero.
+            return jax.tree.map(lambda a: jnp.where(self.radius > 0, a, 0), projected)
 
         return jax.tree.map(jax.vmap(nearest), tree) if self.rows else nearest(tree)
 
@@ -182,10 +186,10 @@ class Ball(ConvexSet):
             )
 
 
-def check_set(name: str, found: Any) -> None:
-    """Raise unless it is a set, or None for none; `name` is x_in or y_in."""
-    if found is not None and not isinstance(found, ConvexSet):
+def check_set(name: str, given: Any) -> None:
+    """Raise unless `given` is a set or None; `name` is x_in or y_in."""
+    if given is not None and not isinstance(given, ConvexSet):
         raise BadKind(
             f"`{name}` must be a Simplex, a Box or a Ball, such as sagda.Ball(1.0), or "
-            f"None, got {found!r:.60} of type {type(found).__name__}."
+            f"None, got {given!r:.60} of type {type(given).__name__}."
         )
