@@ -150,7 +150,7 @@ def lead(folder, grid, register=None, config=None) -> Path:
 def simulated(clients, name, rounds) -> Run:
     """The simulation that a federated run of `config_of` must agree with."""
     from sagda.runs.config import Config
-    from sagda.runs.experiment import method_of
+    from sagda.runs.parameters import method_of
 
     method = method_of(Config(local_lr=0.05, local_steps=3), name)
     return sagda.simulate(

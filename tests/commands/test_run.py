@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sagda import ALGORITHMS
 from sagda.check import BadKind, BadValue
 from sagda.data import datasets
-from sagda.runs import folder
+from sagda.runs import execution
 from sagda.runs.config import Config, build, read_toml, write_toml
 from sagda.runs.experiment import prepare, resolve
 from support import command as sagda
@@ -328,7 +328,7 @@ MISTAKES = {  # command: what the sentence says
     "resume gone": "gone is not a run folder",
     "resume taken": "taken is not a run folder",
     "report gone": "gone is not a run folder",
-    "report other": "other has no summary.json: its run is not finished",
+    "report other": "other has no summary.json, so its run is not finished",
     "partition --picture p.gif": "`picture` must end in .png, .pdf, .svg or .html",
     "data a9": "did you mean 'a9a'?",
     "data bad.csv": "bad.csv, line 3",
@@ -469,7 +469,7 @@ def read_back(text: str) -> Config:
 @given(values=configurations())
 def test_random_flags_never_end_in_a_traceback(values, small_data, capsys, monkeypatch):
     """Through the command line, up to the first round."""
-    monkeypatch.setattr(folder, "execute", lambda *a: {})
+    monkeypatch.setattr(execution, "execute", lambda *a: {})
     monkeypatch.setattr("sagda.commands.run.show_run", lambda *a: 0)
     values = {k: v for k, v in values.items() if k not in ("algorithms", "set")}
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in values.items()]

@@ -26,7 +26,8 @@ from sagda.paper.page import three_targets
 from sagda.paper.reproduce import INTRO
 from sagda.paper.run import Reproduction
 from sagda.report.blocks import Chart, Grid, Heading, Text, markdown_table
-from sagda.runs.experiment import options_of, resolve
+from sagda.runs.experiment import resolve
+from sagda.runs.parameters import options_of
 from support import ROOT
 
 SIX = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda", "cd-ma", "cd-mage-plus"]

@@ -19,7 +19,7 @@ import sagda
 from sagda import durable
 from sagda.check import BadValue
 from sagda.runs.checkpoint import SCHEMA, Stored
-from sagda.runs.folder import packed, unpacked
+from sagda.runs.execution import packed, unpacked
 
 JOB = [
     *(
@@ -234,11 +234,11 @@ DAMAGES = {
     "a truncated file": ("*.safetensors", truncate, "is damaged: its sha256"),
     "a flipped bit": ("*.safetensors", flip, "is damaged: its sha256"),
     "a missing file": ("*.safetensors", Path.unlink, "is missing"),
-    "a truncated manifest": ("manifest.json", truncate, "is damaged or not a"),
+    "a truncated manifest": ("manifest.json", truncate, "is damaged or not the"),
     "a foreign manifest": (
         "manifest.json",
         lambda p: p.write_text("[]"),
-        "is damaged or not a checkpoint's manifest",
+        "is damaged or not the manifest of",
     ),
     "another configuration": (
         "manifest.json",
@@ -257,7 +257,7 @@ DAMAGES = {
     "a path out of the folder": (
         "manifest.json",
         lambda p: p.write_text(p.read_text().replace('"file": "', '"file": "../')),
-        "is damaged or not a checkpoint's manifest",
+        "is damaged or not the manifest of",
     ),
     "a later version": (
         "manifest.json",
@@ -297,7 +297,7 @@ def test_another_environment_is_told(stopped, tmp_path, capsys):
     path.write_text(json.dumps(manifest))
     assert main(["resume", str(folder)]) == 0
     err = capsys.readouterr().err
-    assert "bits may differ from an unbroken run: jax 0.1.0 -> " in err
+    assert "those of an uninterrupted run: jax 0.1.0 -> " in err
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def test_calibration_looks_at_rows_of_all_clients_and_places(monkeypatch):
     keep = lambda some: parts.extend(some) or (1.0, 0.0)
     monkeypatch.setattr(model_files, "calibrated", keep)
     whole = Experiment(Config(), held, problem, {}, None)
-    model_files.models(whole, {"fsgda": run})
+    model_files.calibrated_models(whole, {"fsgda": run})
     seen = np.concatenate([own for _, own in parts])
     assert len(parts) == 300
     assert len(seen) == 500

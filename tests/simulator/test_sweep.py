@@ -18,8 +18,9 @@ from sagda.problems.metrics import judged_by
 from sagda.report.terminal import RunDisplay
 from sagda.runs import grid
 from sagda.runs.config import Config
+from sagda.runs.execution import RunMonitor, Stopped, execute
 from sagda.runs.experiment import prepare, resolve
-from sagda.runs.folder import Stopped, Watch, execute
+from sagda.runs.grid import GridPoint
 from sagda.simulator.history import History
 from sagda.simulator.options import RunOptions
 from sagda.simulator.run import Progress, Run
@@ -114,14 +115,14 @@ def test_a_search_tries_points_and_asks_for_the_same_ones_again(here, capsys):
     ("words", "said"),
     [
         ([], "`grid` must have a parameter"),
-        (["--grid", "local_lr"], "`--grid` must look like local_lr=0.01,0.1"),
+        (["--grid", "local_lr"], "`--grid` must have the form local_lr=0.01,0.1"),
         (
             ["--grid", "local_lr=0.01", "--grid", "local_lr=0.1"],
             "`--grid` must name each parameter once, got local_lr again in 'local_lr=0",
         ),
         (["--grid", "locallr=1"], "grid of sagda-i"),
         (["--grid", "local_lr.z=1"], "grid local_lr"),
-        (["--grid", "local_lr=0.1:0.2"], "`trials` must be set for the range"),
+        (["--grid", "local_lr=0.1:0.2"], "`trials` must be set to search the range"),
         (["--grid", "local_lr=2:1", "--trials", "2"], "a range from low to high"),
         (["--grid", "local_lr=a:b", "--trials", "2"], "a range from low to high"),
         (["--grid", "local_lr=-1"], "`local_lr (x)` must be"),
@@ -148,17 +149,17 @@ def test_a_search_needs_its_extra_before_anything_is_written(here, monkeypatch, 
 @pytest.mark.parametrize("keys", [*itertools.permutations(["", ".x", ".y"])])
 def test_halves_are_set_in_whole_rates_whatever_the_order(keys):
     values = {"": 0.01, ".x": 0.2, ".y": 0.3}
-    point = {f"local_lr{key}": values[key] for key in keys}
-    both = grid.method_at(Config(), point).arguments["local_lr"]
+    point = [(f"local_lr{key}", values[key]) for key in keys]
+    both = GridPoint(tuple(point)).method(Config()).arguments["local_lr"]
     assert (both.x, both.y) == (0.2, 0.3)
-    del point["local_lr.x"]
-    half = grid.method_at(Config(), point).arguments["local_lr"]
+    point.remove(("local_lr.x", 0.2))
+    half = GridPoint(tuple(point)).method(Config()).arguments["local_lr"]
     assert (half.x, half.y) == (0.01, 0.3)
 
 
 def test_every_point_has_a_name_of_its_own():
     values = [0.01, 1e30, 2.0, 500, 0.1234567, 0.12345671, 1234567, "warm"]
-    names = [grid.name_of({"local_lr": value}) for value in values]
+    names = [GridPoint((("local_lr", value),)).name for value in values]
     short = ["0.01", "1e+30", "2", "500", "0.1234567", "0.12345671", "1234567", "warm"]
     assert names == [f"local_lr={text}" for text in short]
 
@@ -170,8 +171,8 @@ def test_a_search_learns_where_runs_diverge(monkeypatch, seed):
     errors = {}
     for points in grid.searched(config, errors):
         for point in points:
-            lr = point["local_lr"]
-            errors[grid.name_of(point)] = 1 / lr if lr <= 0.01 else math.inf
+            lr = point.as_dict()["local_lr"]
+            errors[point.name] = 1 / lr if lr <= 0.01 else math.inf
     later = list(errors.values())[16:]
     assert sum(map(math.isfinite, later)) >= 10
 
@@ -194,8 +195,8 @@ def swept(folder, stop=lambda: False, **values):
     common = {"problem": "quadratic", "clients": 4, "samples": 4, "batch_size": 2}
     common |= {"rounds": 9, "seeds": 2, "dropout": 0.2, "cohort": 2}
     nothing = lambda *_: None
-    watch = Watch(nothing, nothing, nothing, stop, checkpoint_seconds=0)
-    return execute(prepare(resolve(Config(**common | values))), folder, watch)
+    monitor = RunMonitor(nothing, nothing, nothing, stop, checkpoint_seconds=0)
+    return execute(prepare(resolve(Config(**common | values))), folder, monitor)
 
 
 def interrupted(folder, after, **values):
@@ -235,7 +236,7 @@ def test_a_stopped_sweep_ends_as_if_unbroken(tmp_path, kind):
 def test_other_points_never_go_on_from_a_batch(tmp_path, monkeypatch):
     """Another version of the sampler may ask for others after a stop."""
     search = {"grid": {"local_lr": "0.001:0.1"}, "trials": 2}
-    asked = lambda *points: [[{"local_lr": lr} for lr in points]]
+    asked = lambda *points: [[GridPoint((("local_lr", lr),)) for lr in points]]
     monkeypatch.setattr(grid, "searched", lambda *_: asked(0.01, 0.02))
     interrupted(tmp_path / "r", 2, **search)
     monkeypatch.setattr(grid, "searched", lambda *_: asked(0.03, 0.04))

@@ -15,7 +15,7 @@ def list_(*, json: Json = False) -> int:
 
     Example: `sagda list`
     """
-    from sagda.report.terminal import catalogue, show_catalogue
+    from sagda.report.terminal_data import catalogue, show_catalogue
 
     parts = catalogue()
     return say(json, parts, lambda: show_catalogue(parts))
@@ -46,7 +46,7 @@ def data(
 
     Examples: `sagda data a9a`, `sagda data hospital.csv --label outcome`
     """
-    from sagda.report.terminal import data_facts, show_data
+    from sagda.report.terminal_data import data_facts, show_data
     from sagda.runs.experiment import load_options
 
     values = {"data": name, "label": label, "client_column": client_column}
@@ -69,9 +69,9 @@ def partition(
 
     Example: `sagda partition --partition dirichlet --alpha 0.1 --clients 20`
     """
-    from sagda.report.terminal import show_split, split_facts
+    from sagda.report.terminal_data import show_split, split_facts
     from sagda.runs.experiment import prepare, resolve
-    from sagda.runs.folder import label_counts
+    from sagda.runs.output import label_counts
 
     federation = prepare(resolve(merged(config, flags, None))).federation
     counts = label_counts(federation)

@@ -78,7 +78,7 @@ def serve(
     from sagda.federation.server.results import claim
     from sagda.federation.terms import read_terms
     from sagda.federation.trust.authority import Keys
-    from sagda.report.terminal import Interrupt
+    from sagda.runs.interrupt import Interrupt
 
     read_terms(config)
     proxied = proxy or host not in LOOPBACK
@@ -176,7 +176,7 @@ def join(
     check_security(server, key, ca, plaintext)
     from sagda.federation.flower import supernode
     from sagda.federation.site.folder import MODEL
-    from sagda.report.terminal import Interrupt
+    from sagda.runs.interrupt import Interrupt
 
     settings: dict[str, Any] = {"data": str(data.resolve()), "label": label}
     settings |= {"name": name} if name else {}
@@ -293,7 +293,7 @@ def federation_demo(
     check.choice("algorithm", algorithm, ALGORITHMS)
     from sagda.federation.flower import demo
     from sagda.federation.server.display import FederationDisplay
-    from sagda.report.terminal import Interrupt
+    from sagda.runs.interrupt import Interrupt
 
     folder = out or unused(Path("runs") / "federation-demo")
     if folder.exists() and any(folder.iterdir()):

@@ -60,7 +60,7 @@ def reproduce(
     from sagda.paper.reproduce import reproduce_figures, reproduce_speedup
     from sagda.paper.terminal import show_figures, show_speedup
     from sagda.report.charts import drawing
-    from sagda.runs.folder import Stopped
+    from sagda.runs.execution import Stopped
 
     drawing()  # a missing package is reported before hours of work
     out = out or Path("reproduction-quick" if quick else "reproduction")

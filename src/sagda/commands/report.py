@@ -32,13 +32,13 @@ def report(
     """
     from sagda.report.charts import drawing
     from sagda.report.run_page import write_figures, write_page
-    from sagda.runs.folder import read_folder
+    from sagda.runs.folder import read_folder_config
     from sagda.runs.results import read_results
 
     drawing()
     # A federation's server has no data, so there is no theory to measure.
     if not (folder / "config.toml").is_file() or not is_federation(folder):
-        config = read_folder(folder)
+        config = read_folder_config(folder)
         read_results(folder)  # raises if the run is not finished
         if theory:
             measure_theory(config, folder)

@@ -100,13 +100,13 @@ def resume(
 
     Example: `sagda resume runs/mine`
     """
-    from sagda.runs.folder import read_folder
+    from sagda.runs.folder import read_folder_config
 
     if model is not None:
         allow_model(model)
     # Of several processes, only the first one needs the folder.
     several = processes is not None and processes.several
-    config = None if several else read_folder(folder)
+    config = None if several else read_folder_config(folder)
     return execute_into(folder, config, None, checkpoint_seconds, processes, json)
 
 
@@ -132,11 +132,13 @@ def execute_into(
     flags = processes or Processes()
     start_jax()
     connect(ProcessAddress(flags.host0, flags.processes, flags.process))
-    from sagda.report.terminal import Interrupt, RunDisplay
+    from sagda.report.terminal import RunDisplay
+    from sagda.runs.execution import Stopped, execute
     from sagda.runs.experiment import prepare, resolve
-    from sagda.runs.folder import Stopped, execute, folder_config
+    from sagda.runs.folder import shared_folder_config
+    from sagda.runs.interrupt import Interrupt
 
-    config = config or folder_config(out or Path())
+    config = config or shared_folder_config(out or Path())
     config = resolve(config, parse_set(assignments or []))
     folder = out or default_folder(config)
     experiment = prepare(config)
@@ -146,7 +148,7 @@ def execute_into(
             interrupt,
             RunDisplay(config, quiet=json or not is_first()) as display,
         ):
-            execute(experiment, folder, display.watch(interrupt, checkpoint_seconds))
+            execute(experiment, folder, display.monitor(interrupt, checkpoint_seconds))
     except Stopped as stopped:
         if is_first():
             sentence = f"stopped {stopped}; resume with: sagda resume {folder}"

@@ -25,8 +25,9 @@ from sagda.problems import PROBLEMS, problem_of
 from sagda.problems.base import Problem
 from sagda.runs import config as configs
 from sagda.runs.config import Config, Count
-from sagda.runs.experiment import method_of, resolve, treated
+from sagda.runs.experiment import resolve, treated
 from sagda.runs.model_file import ModelEntry, recipe_of
+from sagda.runs.parameters import method_of
 
 TABLE = "federation"
 # Keys of simulations: in a federation the sites bring rows and partition.
@@ -270,8 +271,8 @@ class Terms(BaseModel):
         A site passes `encoding`, because it knows the names of its columns. The server
         knows only their number.
         """
-        entry = ModelEntry(self.config.algorithms[0], self.config.seed, "")
-        model = entry._asdict() | {"calibration": calibration}
+        name, seed = self.config.algorithms[0], self.config.seed
+        model = ModelEntry(name, seed, calibration=calibration)
         recipe = Recipe(encoding, self.scaling or Scaling.none(self.features))
         return recipe_of(
             self.config,

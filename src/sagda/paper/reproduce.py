@@ -17,7 +17,7 @@ from sagda.paper.page import blocks
 from sagda.paper.run import Reproduction, read_figures
 from sagda.paper.terminal import ReproductionDisplay
 from sagda.report.blocks import write_html, write_markdown
-from sagda.report.terminal import Interrupt
+from sagda.runs.interrupt import Interrupt
 
 INTRO = """# The paper's evaluation, reproduced
 

@@ -15,8 +15,8 @@ from sagda.paper.evidence import Evidence, compact, load, store
 from sagda.paper.figure import SETTINGS, Figure, quick, read
 from sagda.paper.tuning import retuned
 from sagda.runs.config import Config, write_toml
+from sagda.runs.execution import RunMonitor, execute
 from sagda.runs.experiment import prepare, resolve
-from sagda.runs.folder import Watch, execute
 
 
 class Job(NamedTuple):
@@ -114,7 +114,7 @@ class Reproduction:
             texts[job.setting] = texts.get(job.setting, "") + write_toml(job.config)
         return {k: durable.digest(text.encode())[:16] for k, text in texts.items()}
 
-    def run(self, name: str, watch: Callable[[Job], Watch]) -> Evidence:
+    def run(self, name: str, watch: Callable[[Job], RunMonitor]) -> Evidence:
         """Make the missing runs of a figure and store its evidence."""
         curves: dict[str, dict] = {}
         for job in self.jobs(self.figures[name]):

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from sagda.paper.run import Job
 from sagda.paper.speedup import Slope
-from sagda.report.terminal import Interrupt
-from sagda.runs.folder import Stopped, Watch
+from sagda.runs.execution import RunMonitor, Stopped
+from sagda.runs.interrupt import Interrupt
 from sagda.simulator import run as runs
 
 CHECKPOINT_SECONDS = 20.0
@@ -35,7 +35,7 @@ class ReproductionDisplay:
         self.done, self.stop = 0.0, stop
         self.lines = not quiet and not terminal
 
-    def watch(self, job: Job) -> Watch:
+    def watch(self, job: Job) -> RunMonitor:
         """Callbacks that show the progress of a run folder."""
         finished, before = 0.0, self.done
         # A sweep is one batch of runs. Without a grid, algorithms run in sequence.
@@ -53,7 +53,7 @@ class ReproductionDisplay:
                 finished += each
 
         self.done += job.work
-        return Watch(started, progress, self.say, self.stop, CHECKPOINT_SECONDS)
+        return RunMonitor(started, progress, self.say, self.stop, CHECKPOINT_SECONDS)
 
     def task(self, title: str, work: float) -> Callable[[runs.Progress], None]:
         """A callback for a run without a folder, which starts again if stopped."""

@@ -16,15 +16,9 @@ import tomli_w
 from sagda.algorithms import ALGORITHMS
 from sagda.paper.figure import Figure, parse
 from sagda.runs.config import Config, build
-from sagda.runs.experiment import (
-    Experiment,
-    arguments_of,
-    options_of,
-    prepare,
-    resolve,
-    run_options,
-)
+from sagda.runs.experiment import Experiment, prepare, resolve, run_options
 from sagda.runs.grid import tail_of
+from sagda.runs.parameters import arguments_of, options_of
 from sagda.simulator.sweep import sweep
 
 MARK = "# What follows was written by `sagda reproduce --retune`."

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sagda import durable
 from sagda.report.charts import drawing, picture
+from sagda.runs.card import markdown_table
 
 # In each class, `kind` is the name by which `templates/blocks.html.jinja` shows it.
 
@@ -174,13 +175,6 @@ def as_markdown(blocks: Sequence[Block], images: Path, prefix: str) -> str:
 
 def image_lines(file: str, caption: str) -> list[str]:
     return [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
-
-
-def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown; `|` and `*` in cells are escaped."""
-    escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
-    line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
-    return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
 
 
 def small_png(spec: dict[str, Any]) -> bytes:

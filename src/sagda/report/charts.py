@@ -9,6 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sagda import durable
 from sagda.check import BadValue
 from sagda.problems.metrics import AXES, metric_of
@@ -64,6 +66,38 @@ def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
     return plain(chart)
 
 
+def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str, Any]]:
+    """The data of `curves`: at most `most` rows per run, with all axes.
+
+    A row has the mean over seeds and the lowest and highest seed. Values that cannot be
+    drawn (not finite, or not above zero on a logarithmic axis) are left out.
+    """
+    logarithmic = metric_of(metric).logarithmic
+    digits = lambda value: float(f"{value:.5g}")
+    rows = []
+    for name in results.shown:
+        columns, sent = results.columns[name], results.bytes_sent(name) / 1e6
+        values = columns[metric]
+        steps = np.unique(np.linspace(0, values.shape[1] - 1, most).astype(int))
+        for j in steps:
+            at = values[:, j]
+            if not np.isfinite(at).all() or (logarithmic and not (at > 0).all()):
+                continue
+            rows.append(
+                {
+                    "algorithm": name,
+                    "round": int(columns["round"][0, j]),
+                    "samples": digits(columns["samples"][:, j].mean()),
+                    "megabytes": digits(sent[:, j].mean()),
+                    "seconds": digits(columns["seconds"][:, j].mean()),
+                    "mean": digits(at.mean()),
+                    "low": digits(at.min()),
+                    "high": digits(at.max()),
+                }
+            )
+    return rows
+
+
 def style(i: int) -> tuple[list[int], str]:
     """Dash and colour of the i-th curve; each colour repeats with another dash."""
     turn = i // len(COLOURS)
@@ -99,21 +133,34 @@ def plain(chart: Any) -> dict[str, Any]:
     return chart.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
 
 
+def heat_rows(results: Results, keys: list[str]) -> list[dict[str, Any]]:
+    """The data of `heat_map`: a row per cell, with the error of its best point.
+
+    The error is None if the point diverged.
+    """
+    rows: dict[tuple, dict[str, Any]] = {}
+    # From the worst point to the best, so that the best one of a cell stays.
+    for name in reversed(results.ranked):
+        error = results.tail(name)
+        values = [results.points[name][key] for key in keys]
+        drawable = math.isfinite(error) and error > 0
+        rows[tuple(values)] = {
+            "column": str(values[0]),
+            "row": str(values[1]) if len(keys) > 1 else "",
+            "error": error if drawable else None,
+            "text": f"{error:.1e}" if drawable else "diverged",
+        }
+    return list(rows.values())
+
+
 def heat_map(results: Results) -> dict[str, Any]:
     """A sweep's final errors over its first two parameters; grey cells diverged."""
     alt, _ = drawing()
-    keys, cells = results.cells()
-    rows = [
-        {
-            "column": str(cell[keys[0]]),
-            "row": str(cell[keys[-1]]) if len(keys) > 1 else "",
-            "error": cell["error"],
-            "text": "diverged" if cell["error"] is None else f"{cell['error']:.1e}",
-        }
-        for cell in cells
-    ]
+    keys = list(next(iter(results.points.values())))[:2]
+    rows = heat_rows(results, keys)
     order = lambda key: [
-        str(v) for v in sorted({cell[key] for cell in cells}, key=number_first)
+        str(v)
+        for v in sorted({p[key] for p in results.points.values()}, key=number_first)
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X(
@@ -121,8 +168,8 @@ def heat_map(results: Results) -> dict[str, Any]:
         ),
         y=alt.Y(
             "row:O",
-            title=keys[-1] if len(keys) > 1 else None,
-            sort=order(keys[-1])[::-1] if len(keys) > 1 else None,
+            title=keys[1] if len(keys) > 1 else None,
+            sort=order(keys[1])[::-1] if len(keys) > 1 else None,
         ),
     )
     known = [row["error"] for row in rows if row["error"] is not None]

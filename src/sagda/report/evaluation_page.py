@@ -62,10 +62,13 @@ def headlines(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def client_cells(client: ClientScore) -> list[str]:
-    """A client's row in a table: name, rows, positives, AUC."""
-    value = "one class" if client.auc is None else f"{client.auc:.4f}"
-    return [client.name, str(client.rows), str(client.positives), value]
+def clients_grid(clients: list[ClientScore]) -> Grid:
+    """A table of clients with their AUC."""
+    rows = []
+    for client in clients:
+        auc = "one class" if client.auc is None else f"{client.auc:.4f}"
+        rows.append([client.name, str(client.rows), str(client.positives), auc])
+    return Grid(["client", "rows", "positives", "AUC"], rows, numeric=True)
 
 
 def blocks(evaluation: Evaluation) -> list[Block]:
@@ -77,10 +80,9 @@ def blocks(evaluation: Evaluation) -> list[Block]:
     )
     out.append(Chart("curves", charts(evaluation), caption))
     if evaluation.clients:
-        rows = [client_cells(client) for client in evaluation.clients]
         out += [
             Heading("Clients"),
-            Grid(["client", "rows", "positives", "AUC"], rows, numeric=True),
+            clients_grid(evaluation.clients),
             Note("The AUC of all rows is not the mean of the clients' AUCs."),
         ]
     return out

@@ -22,7 +22,15 @@ from sagda.report.blocks import (
     Pictures,
     write_html,
 )
-from sagda.report.charts import BUDGETS, curves, heat_map, picture, split_chart
+from sagda.report.charts import (
+    BUDGETS,
+    curve_rows,
+    curves,
+    heat_map,
+    picture,
+    split_chart,
+)
+from sagda.report.tables import results_grid, targets_grid
 from sagda.runs.config import is_federation
 from sagda.runs.results import Results, read_pictures, read_results
 
@@ -60,7 +68,7 @@ def progress_blocks(results: Results) -> list[Block]:
             "cell is the best over the others."
         )
         blocks += [Heading("Sweep"), Chart("heat", heat_map(results), caption)]
-    rows = {metric: results.curve(metric) for metric in results.metrics}
+    rows = {metric: curve_rows(results, metric) for metric in results.metrics}
     rows = {metric: points for metric, points in rows.items() if points}
     band = f"mean of {results.seeds} seeds, band from lowest to highest"
     choice = ChartChoice(
@@ -76,28 +84,15 @@ def progress_blocks(results: Results) -> list[Block]:
 
 def table_blocks(results: Results) -> list[Block]:
     """Final values, and what it took to reach three targets."""
-    first = "point" if results.points else "algorithm"
-    rows = []
-    for epsilon in results.targets():
-        reached = results.until(epsilon)
-        rows += [[name, f"{epsilon:.0e}", *reached[name]] for name in results.shown]
-    head = [
-        first,
-        f"until {metric_of(results.main).short} ≤",
-        "rounds",
-        "samples",
-        "bytes",
-    ]
-    table = [[name, *cells] for name, cells in results.table.items()]
     return [
         Heading("Results"),
-        Grid([first, *results.headings], table, numeric=True),
+        results_grid(results),
         Note(
             "Mean ± standard deviation over seeds. Samples are those of one "
             "participating client. Bytes are those of all messages in both "
             "directions. Seconds are those in rounds."
         ),
-        Grid(head, rows, numeric=True),
+        targets_grid(results),
         Note("Means over seeds. A dash means that at least one seed never reached it."),
     ]
 
@@ -137,7 +132,7 @@ def write_figures(folder: Path) -> list[Path]:
     if results.points:
         specs["sweep"] = heat_map(results)
     for metric in results.metrics:
-        rows = results.curve(metric)
+        rows = curve_rows(results, metric)
         for axis in BUDGETS if rows else ():
             data = {"datasets": {"curves": rows}}
             specs[f"{metric}-by-{axis}"] = curves(results, metric, axis) | data

@@ -1,8 +1,10 @@
-"""The model card: what a run's model is, from the files of its folder alone."""
+"""The model card: what a run's model is, made from the files of its folder alone.
+
+MODEL_CARD.md is rewritten when a run ends and after every `sagda evaluate`.
+"""
 
 import json
 from pathlib import Path
-from typing import Any
 
 from sagda import durable
 from sagda.problems.metrics import metric_of
@@ -11,114 +13,129 @@ from sagda.runs.results import Results, bytes_text, read_results, spread
 
 CARD, EVALUATIONS = "MODEL_CARD.md", "evaluations.json"
 LIMITS = (
-    "Trained on the rows of the clients above and no others; other clients may differ.",
-    "Scores rank rows. Probabilities are calibrated on the training rows (Platt), and "
-    "too sure where these are few.",
-    "The AUC is of all rows together. That of single clients may be far from it.",
+    "The model was trained only on the rows of the clients above. Other clients may "
+    "differ.",
+    "Scores rank rows. Probabilities are calibrated on the training rows (Platt's "
+    "method) and are overconfident if these are few.",
+    "The AUC is that of all rows together. The AUC of a single client may be far from "
+    "it.",
     "The model was not examined for fairness between groups.",
 )
-SIMULATED = (
-    "A simulation: clients' rows were on one machine, and nothing was kept from it."
-)
+SIMULATED = "This was a simulation: all clients' rows were on one machine, unprotected."
 FEDERATED = (
-    "A federation: rows stayed at their sites; what is said of them above, sites told."
+    "This was a federation: the rows stayed at their sites, and the counts above are "
+    "what the sites reported."
 )
 
 
 def write_card(folder: Path) -> Path:
-    """MODEL_CARD.md, of a simulation or of a federation's server."""
-    found, values = read_results(folder), read_toml(folder / "config.toml")[0]
+    """Write MODEL_CARD.md for a simulation or for a federation's server."""
+    results, values = read_results(folder), read_toml(folder / "config.toml")[0]
     simulated = values.pop("federation", None) is None
     config = build(values, str(folder / "config.toml"))
     limits = (*LIMITS, SIMULATED if simulated else FEDERATED)
-    blocks = [
+    parts = [
         f"# Model card: {folder.resolve().name}",
         "## Data",
-        data_lines(found, config if simulated else None, bool(config.standardise)),
+        data_table(results, config, simulated),
         "## Training",
-        training_lines(found, config),
-        "## Measures at the end",
-        measures(found),
+        training_table(results, config),
+        "## Metrics at the end",
+        metrics_table(results),
         *evaluations(folder),
         "## Limits",
         "\n".join(f"- {limit}" for limit in limits),
         "## How to use it",
-        f"`sagda predict {folder} FILE` scores rows, `sagda evaluate {folder} FILE` "
-        "judges it on labelled ones; in Python `sagda.Scorer.load(FOLDER)`.",
+        f"`sagda predict {folder} FILE` scores rows. `sagda evaluate {folder} FILE` "
+        "evaluates the model on labelled rows. In Python, use "
+        "`sagda.Scorer.load(FOLDER)`.",
     ]
     path = folder / CARD
-    durable.write(path, "\n\n".join(blocks) + "\n")
+    durable.write(path, "\n\n".join(parts) + "\n")
     return path
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    line = lambda cells: f"| {' | '.join(cells)} |"
+def markdown_table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown; `|` and `*` in cells are escaped."""
+    escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
+    line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
     return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
 
 
-def data_lines(found: Results, config: Config | None, standardised: bool) -> str:
-    """Without a configuration every site chose its rows and labels itself."""
-    split = found.summary["split"]
-    own = [["data", "every site's own"], ["split", f"sites, `{split['hash']}`"]]
-    if config is not None:
-        own = [
+def data_table(results: Results, config: Config, simulated: bool) -> str:
+    """Where the rows came from, and how they were split over clients."""
+    split = results.summary["split"]
+    # In a federation every site chose its rows and its labels itself.
+    rows = [["data", "each site's own"], ["split", f"sites, `{split['hash']}`"]]
+    if simulated:
+        rows = [
             ["data", config.data],
             ["label", f"{config.label}, positive: {config.positive or 'the larger'}"],
             ["partition", f"{config.partition}, split `{split['hash']}`"],
         ]
-    rows = [
-        *own,
+    rows += [
         ["clients", str(split["clients"])],
         ["rows of a client", f"{split['smallest']} to {split['largest']}"],
-        ["standardised", "yes, from clients' sums" if standardised else "no"],
+        ["standardised", "yes, from clients' sums" if config.standardise else "no"],
     ]
-    for name, held in split["labels"].items():
-        rows.append([f"rows of class {name}", f"{sum(held):,}"])
-    return table(["", ""], rows)
+    for name, counts in split["labels"].items():
+        rows.append([f"rows of class {name}", f"{sum(counts):,}"])
+    return markdown_table(["", ""], rows)
 
 
-def training_lines(found: Results, config: Config) -> str:
+def training_table(results: Results, config: Config) -> str:
+    """The problem, the algorithms with their parameters, and the version."""
+    summary = results.summary
+    methods = [
+        [f"algorithm {n}", f"`{text}`"] for n, text in summary["methods"].items()
+    ]
     rows = [
         ["problem", f"{config.problem}, model {config.model}"],
-        ["rounds", f"{found.summary['rounds']}{found.early}"],
-        ["clients of a round", str(config.cohort or found.summary["split"]["clients"])],
+        ["rounds", f"{summary['rounds']}{results.early}"],
+        ["clients of a round", str(config.cohort or summary["split"]["clients"])],
         ["rows of a stochastic gradient", str(config.batch_size)],
-        *(
-            [f"algorithm {name}", f"`{text}`"]
-            for name, text in found.summary["methods"].items()
-        ),
-        ["sagda", str(found.summary["environment"].get("sagda", ""))],
+        *([f"algorithm {name}", f"`{text}`"] for name, text in methods),
+        ["sagda", str(summary["environment"].get("sagda", ""))],
     ]
-    return table(["", ""], rows)
+    return markdown_table(["", ""], rows)
 
 
-def measures(found: Results) -> str:
-    names = found.metrics
+def metrics_table(results: Results) -> str:
+    """All metrics at the end of the run, by algorithm."""
     rows = []
-    for algorithm, columns in found.columns.items():
-        total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
-        cells = [spread(columns[name][:, -1], "{:.4g}", "{:.1g}") for name in names]
-        rows.append([algorithm, *cells, bytes_text(float(total.mean()))])
-    shown = table(
-        ["algorithm", *(metric_of(name).label for name in names), "bytes"], rows
+    for name, columns in results.columns.items():
+        cells = [
+            spread(columns[metric][:, -1], "{:.4g}", "{:.1g}")
+            for metric in results.metrics
+        ]
+        rows.append([name, *cells, bytes_text(results.bytes_sent(name)[:, -1].mean())])
+    labels = [metric_of(metric).label for metric in results.metrics]
+    table = markdown_table(["algorithm", *labels, "bytes"], rows)
+    if results.seeds == 1:
+        return table
+    return (
+        f"{table}\n\nMeans and standard deviations over {results.seeds} seeds. Each "
+        "seed has its own model."
     )
-    if found.seeds == 1:
-        return shown
-    said = f"Means and standard deviations over {found.seeds} seeds, each a model."
-    return f"{shown}\n\n{said}"
 
 
 def evaluations(folder: Path) -> list[str]:
+    """The section of evaluations, if `sagda evaluate` has written any."""
     path = folder / EVALUATIONS
     if not path.is_file():
         return []
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows = []
-    for own in kept.values():
-        auc, worst = own["auc"], own["worst_client"]
-        text = f"{auc['value']:.4f} [{auc['low']:.4f}, {auc['high']:.4f}]"
-        least = f"{worst['auc']:.4f} ({worst['name']})" if worst else "-"
-        error = f"{own['calibration_error']:.3f}"
-        rows.append([own["file"], own["model"], f"{own['rows']:,}", text, least, error])
+    for entry in json.loads(path.read_text(encoding="utf-8")).values():
+        auc, worst = entry["auc"], entry["worst_client"]
+        rows.append(
+            [
+                entry["file"],
+                entry["model"],
+                f"{entry['rows']:,}",
+                f"{auc['value']:.4f} [{auc['low']:.4f}, {auc['high']:.4f}]",
+                f"{worst['auc']:.4f} ({worst['name']})" if worst else "-",
+                f"{entry['calibration_error']:.3f}",
+            ]
+        )
     head = ["file", "model", "rows", "AUC, 95 %", "worst client", "calibration error"]
-    return ["## Evaluations", table(head, rows)]
+    return ["## Evaluations", markdown_table(head, rows)]

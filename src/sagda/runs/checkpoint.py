@@ -1,7 +1,8 @@
-"""Checkpoints: the runs of a folder as they stand, kept whole through any crash.
+"""Checkpoints of a run folder, which stay whole through a crash at any moment.
 
-`checkpoint/manifest.json` is the one commit point. It names a safetensors file per
-algorithm with its digest; files are written before it and old ones deleted after it.
+`checkpoint/manifest.json` is the one commit point. It names one safetensors file per
+algorithm with its digest. Files are written before the manifest, and old files are
+deleted after it. `execution.py` decides when to write.
 """
 
 import json
@@ -24,103 +25,128 @@ SCHEMA = 2
 
 
 class Stored(NamedTuple):
-    """A checkpoint as it was read and checked."""
+    """The content of a checkpoint, with all digests checked."""
 
-    runs: dict[str, dict[str, np.ndarray]]  # by algorithm: what `resume` takes
+    runs: dict[str, dict[str, np.ndarray]]  # by algorithm: the arrays that resume a run
     environment: dict[str, Any]
 
 
+class Entry(NamedTuple):
+    """An algorithm's line in the manifest."""
+
+    file: str
+    sha256: str
+    round: int
+
+
+class Manifest(NamedTuple):
+    """The content of manifest.json."""
+
+    config_sha256: str
+    data_sha256: str
+    environment: dict[str, Any]
+    algorithms: dict[str, Entry]
+
+
 class Checkpoints:
-    """The writer of one run folder's checkpoints."""
+    """Writes and reads the checkpoints of one run folder."""
 
     def __init__(self, folder: Path, config_digest: str, data_digest: str):
         self.folder = folder / "checkpoint"
         self.config_digest, self.data_digest = config_digest, data_digest
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Entry] = {}
 
     def save(self, name: str, run: Run) -> None:
-        """Keep this run; what was kept of others stays."""
+        """Replace the checkpoint of the algorithm `name`; the others stay."""
         self.folder.mkdir(exist_ok=True)
         durable.sync_folder(self.folder.parent)
         content = safetensors.numpy.save(run.arrays(), {"schema": str(SCHEMA)})
         file = f"{name}-{run.round:08d}.safetensors"
-        self.entries[name] = {
-            "file": file,
-            "sha256": durable.write(self.folder / file, content),
-            "round": run.round,
-        }
-        manifest = {
-            "schema": SCHEMA,
-            "config_sha256": self.config_digest,
-            "data_sha256": self.data_digest,
-            "environment": environment(),
-            "algorithms": self.entries,
-        }
-        text = json.dumps(manifest, indent=1) + "\n"
-        durable.write(self.folder / "manifest.json", text)
-        kept = {entry["file"] for entry in self.entries.values()} | {"manifest.json"}
+        digest = durable.write(self.folder / file, content)
+        self.entries[name] = Entry(file, digest, run.round)
+        manifest = Manifest(
+            config_sha256=self.config_digest,
+            data_sha256=self.data_digest,
+            environment=environment(),
+            algorithms=self.entries,
+        )
+        durable.write(self.folder / "manifest.json", as_text(manifest))
+        # From here on the new checkpoint counts, and nothing refers to old files.
+        current = {entry.file for entry in self.entries.values()} | {"manifest.json"}
         for path in self.folder.iterdir():
-            if path.name not in kept:
+            if path.name not in current:
                 durable.remove(path)
 
     def load(self) -> Stored | None:
-        """What was kept, checked; None if nothing was."""
+        """The newest checkpoint, checked; None if there is none."""
         path = self.folder / "manifest.json"
         if not path.exists():
             return None
         manifest = read_manifest(path)
-        if manifest["config_sha256"] != self.config_digest:
+        if manifest.config_sha256 != self.config_digest:
             raise BadValue(
-                f"{path} belongs to another configuration than the config.toml beside "
-                "it; choose another folder with --out."
+                f"{path} belongs to another configuration than the folder's "
+                "config.toml; choose another folder with --out."
             )
-        if manifest["data_sha256"] != self.data_digest:
+        if manifest.data_sha256 != self.data_digest:
             raise BadValue(
-                f"{path} belongs to other data: what the configuration names has "
-                "changed since; choose another folder with --out."
+                f"{path} belongs to other data: the data that the configuration names "
+                "have changed; choose another folder with --out."
             )
         runs = {}
-        for name, entry in manifest["algorithms"].items():
-            file = self.folder / entry["file"]
+        for name, entry in manifest.algorithms.items():
+            file = self.folder / entry.file
             if not file.is_file():
-                raise BadValue(f"checkpoint file {file} is missing.")
+                raise BadValue(
+                    f"checkpoint file {file} is missing; delete the checkpoint folder "
+                    "to start again."
+                )
             content = file.read_bytes()
-            if durable.digest(content) != entry["sha256"]:
+            if durable.digest(content) != entry.sha256:
                 raise BadValue(
                     f"checkpoint file {file} is damaged: its sha256 is not the "
-                    "manifest's; delete the checkpoint folder to start afresh."
+                    "manifest's; delete the checkpoint folder to start again."
                 )
             runs[name] = safetensors.numpy.load(content)
-        self.entries = manifest["algorithms"]
-        return Stored(runs, manifest["environment"])
+        self.entries = dict(manifest.algorithms)
+        return Stored(runs, manifest.environment)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    keys = {"schema", "config_sha256", "data_sha256", "environment", "algorithms"}
+def as_text(manifest: Manifest) -> str:
+    """The manifest as JSON."""
+    entries = {name: entry._asdict() for name, entry in manifest.algorithms.items()}
+    values = {"schema": SCHEMA} | manifest._asdict() | {"algorithms": entries}
+    return json.dumps(values, indent=1) + "\n"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest at `path`; an error if it is damaged or of another schema."""
+    schema, manifest = None, None
     try:
-        manifest = json.loads(path.read_bytes())
-        whole = keys <= set(manifest) and all(
-            {"file", "sha256", "round"} <= set(entry)
-            and Path(entry["file"]).name == entry["file"]
-            for entry in manifest["algorithms"].values()
-        )
+        values = json.loads(path.read_bytes())
+        schema = values.pop("schema")
+        entries = values.pop("algorithms")
+        algorithms = {name: Entry(**entry) for name, entry in entries.items()}
+        # A file name with a folder in it would lead out of the checkpoint.
+        if all(Path(entry.file).name == entry.file for entry in algorithms.values()):
+            manifest = Manifest(**values, algorithms=algorithms)
     except (ValueError, TypeError, AttributeError, KeyError):
-        whole, manifest = False, {}
-    if not whole:
+        pass
+    if schema not in (None, SCHEMA):
         raise BadValue(
-            f"{path} is damaged or not a checkpoint's manifest; delete the checkpoint "
-            "folder to start afresh."
+            f"{path}: `schema` must be {SCHEMA} for this version, got {schema!r}; "
+            "delete the checkpoint folder to start again."
         )
-    if manifest["schema"] != SCHEMA:
+    if manifest is None:
         raise BadValue(
-            f"{path}: `schema` must be {SCHEMA} for this version, got "
-            f"{manifest['schema']!r}; delete the checkpoint folder to start afresh."
+            f"{path} is damaged or not the manifest of a checkpoint; delete the "
+            "checkpoint folder to start again."
         )
     return manifest
 
 
 def environment() -> dict[str, Any]:
-    """What the bits of a run depend on beside its configuration."""
+    """What the bits of a run depend on, in addition to its configuration."""
     return {
         "sagda": sagda.__version__,
         "python": platform.python_version(),
@@ -135,21 +161,19 @@ def environment() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """A name for the processor's features: programs are compiled for them."""
+    """A digest of the processor's features, for which programs are compiled."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
     flags = [line.split(":", 1)[1] for line in lines if line.startswith("flags")]
-    return (
-        durable.digest(" ".join(sorted(flags[0].split())).encode())[:12]
-        if flags
-        else ""
-    )
+    if not flags:
+        return ""
+    return durable.digest(" ".join(sorted(flags[0].split())).encode())[:12]
 
 
 def differences(then: dict[str, Any]) -> list[str]:
-    """What changed since a checkpoint was written, as `jax 0.9 -> 0.10`."""
+    """The changes since a checkpoint's environment, such as `jax 0.9 -> 0.10`."""
     now = environment()
     return [
         f"{key} {then.get(key)} -> {now[key]}"

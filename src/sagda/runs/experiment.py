@@ -2,7 +2,7 @@
 
 `resolve` fills in defaults, and `prepare` builds and checks the objects. No problem,
 data set or model is named here: each says in its own class or registry entry what it
-takes. Running them is in `sagda.simulator`, and the run folder in `folder.py`.
+takes. Running them is in `execution.py`, and the run folder in `folder.py`.
 """
 
 import inspect
@@ -21,12 +21,12 @@ from sagda.problems import PROBLEMS, problem_of
 from sagda.problems.base import Problem
 from sagda.problems.treated import Treated
 from sagda.runs.config import PATIENCE, Config, build
+from sagda.runs.grid import check_grid, grid_points
+from sagda.runs.parameters import method_of, options_of
 from sagda.simulator.checks import check_run, columns_of
 from sagda.simulator.options import RunOptions
 from sagda.trackers import TRACKERS
 from sagda.trackers.early_stop import check_metric
-
-COMMON = ("local_lr", "server_lr", "local_steps")
 
 
 class Experiment(NamedTuple):
@@ -103,21 +103,12 @@ def owners(config: Config, parameter: str) -> list[str]:
     return names
 
 
-def options_of(name: str) -> list[str]:
-    """The parameters of an algorithm, or of a problem."""
-    if name in ALGORITHMS:
-        return list(inspect.signature(ALGORITHMS[name]).parameters)
-    return PROBLEMS[name].options()
-
-
 def prepare(config: Config) -> Experiment:
     """The objects of a resolved configuration. Invalid values raise an error here."""
     experiment = assemble(config)
     if config.grid:
-        from sagda.runs.grid import check_grid, grid_points, method_at
-
         check_grid(config)
-        points = [method_at(config, point) for point in grid_points(config)]
+        points = [point.method(config) for point in grid_points(config)]
         experiment = experiment._replace(methods=dict(enumerate(points)))
     if config.track is not None:
         TRACKERS[check.choice("track", config.track, TRACKERS)].check_installed()
@@ -209,19 +200,6 @@ def load_options(config: Config) -> dict[str, Any]:
         return options
     known = inspect.signature(DATASETS[config.data].load).parameters
     return {name: value for name, value in options.items() if name in known}
-
-
-def method_of(config: Config, name: str) -> Method:
-    """The algorithm with the parameters that a configuration sets for it."""
-    return ALGORITHMS[name](**arguments_of(config, name))
-
-
-def arguments_of(config: Config, name: str) -> dict[str, Any]:
-    """The common parameters that the algorithm has, and those from `--set`."""
-    known = inspect.signature(ALGORITHMS[name]).parameters
-    numbers = config.model_dump()
-    common = {key: numbers[key] for key in COMMON if key in known}
-    return common | config.set.get(name, {})
 
 
 def run_options(experiment: Experiment) -> RunOptions:

@@ -1,8 +1,13 @@
-"""Sweeps: the points of a grid or of a search, and which of them run together."""
+"""Sweeps: the points of a grid or of a search, and which of them run together.
+
+A grid tries every combination of values. A search (`trials`) asks Optuna for points and
+tells it their errors. Points that share a compiled program run stacked in one batch.
+`execution.py` runs the batches, and `results.py` ranks the points.
+"""
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,13 +20,53 @@ from sagda.core import Rates
 from sagda.methods import Method, rates
 from sagda.problems.metrics import judged_by
 from sagda.runs.config import Config
-from sagda.runs.experiment import Experiment, arguments_of, options_of
+from sagda.runs.parameters import arguments_of, options_of
 from sagda.simulator.run import Run
 from sagda.simulator.sweep import alike
 
-AT_ONCE = 8  # trials that a search asks for before it looks at their results
+AT_ONCE = 8  # trials that a search starts before it reads their results
 HALVES = ("x", "y")
-GridPoint = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """Values of the swept parameters, as `(parameter, value)` pairs.
+
+    A parameter is the name of an argument of the algorithm. `local_lr.x` is one half of
+    a pair of rates.
+    """
+
+    values: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """The point in words. Different values have different names."""
+        return " ".join(f"{key}={short(value)}" for key, value in self.values)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def method(self, config: Config) -> Method:
+        """The configuration's algorithm with this point's parameters."""
+        (name,) = config.algorithms
+        arguments = arguments_of(config, name)
+        # Whole rates first: then halves replace a part of them, in any order of keys.
+        for key, value in sorted(self.values, key=lambda item: "." in item[0]):
+            parameter, dot, half = key.partition(".")
+            if dot:
+                given = arguments.get(parameter)
+                whole = Rates(1.0, 1.0) if given is None else rates(parameter, given)
+                value = replace(whole, **{half: value})
+            arguments[parameter] = value
+        return ALGORITHMS[name](**arguments)
+
+
+def short(value: Any) -> str:
+    """A number in six digits if these are exact, otherwise in all its digits."""
+    if not isinstance(value, int | float):
+        return str(value)
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def parse_grid(assignments: list[str]) -> dict[str, Any]:
@@ -31,8 +76,8 @@ def parse_grid(assignments: list[str]) -> dict[str, Any]:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not (key and equals and values):
             raise BadValue(
-                f"`--grid` must look like local_lr=0.01,0.1 or local_lr=0.001:0.1, got "
-                f"{text!r}."
+                "`--grid` must have the form local_lr=0.01,0.1 or local_lr=0.001:0.1, "
+                f"got {text!r}."
             )
         if key in grid:
             raise BadValue(
@@ -44,6 +89,7 @@ def parse_grid(assignments: list[str]) -> dict[str, Any]:
 
 
 def number(text: str) -> Any:
+    """`text` as an int or a float if it is one, otherwise the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -53,7 +99,7 @@ def number(text: str) -> Any:
 
 
 def check_grid(config: Config) -> None:
-    """Keys that the algorithm has, values of one kind, ranges only for a search."""
+    """Raise `BadValue` unless the algorithm has the parameters and can sweep them."""
     if len(config.algorithms) != 1:
         raise BadValue(
             f"a sweep takes one algorithm, got {', '.join(config.algorithms)}."
@@ -72,7 +118,10 @@ def check_grid(config: Config) -> None:
         if isinstance(values, str):
             ends(key, values)
             if config.trials is None:
-                raise BadValue(f"`trials` must be set for the range `{key}` {values}.")
+                raise BadValue(
+                    f"`trials` must be set to search the range `{key}` {values}, as in "
+                    "--trials 24."
+                )
         elif not values:
             raise BadValue(f"`grid` must have a value for {key}, got none.")
     if config.trials is not None and find_spec("optuna") is None:
@@ -80,11 +129,11 @@ def check_grid(config: Config) -> None:
 
 
 def ends(key: str, text: str) -> tuple[float, float]:
-    """Both ends of a range."""
+    """Both ends of the range `text`, such as 0.001:0.1."""
     low, _, high = text.partition(":")
     values = [number(low), number(high)]
-    fine = all(isinstance(v, int | float) for v in values)
-    if not fine or not 0 < values[0] < values[1] < float("inf"):
+    numeric = all(isinstance(v, int | float) for v in values)
+    if not numeric or not 0 < values[0] < values[1] < float("inf"):
         raise BadValue(
             f"`grid` must have a range from low to high, above zero, for {key}, got "
             f"{text!r}."
@@ -92,71 +141,47 @@ def ends(key: str, text: str) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
-def name_of(point: GridPoint) -> str:
-    """A point in words; other values make another name."""
-    return " ".join(f"{key}={short(value)}" for key, value in point.items())
-
-
-def short(value: Any) -> str:
-    """Six digits where they say all of a number, else every one."""
-    if not isinstance(value, int | float):
-        return str(value)
-    text = f"{value:g}"
-    return text if float(text) == value else repr(value)
-
-
-def method_at(config: Config, point: GridPoint) -> Method:
-    """The algorithm with a point's parameters; `local_lr.x` is one half of a rate.
-
-    Whole rates come first, so that their halves are set in them in any order of keys.
-    """
-    (name,) = config.algorithms
-    arguments = arguments_of(config, name)
-    for key, value in sorted(point.items(), key=lambda item: "." in item[0]):
-        parameter, dot, half = key.partition(".")
-        if dot:
-            given = arguments.get(parameter)
-            before = rates(parameter, given) if given is not None else Rates(1.0, 1.0)
-            value = replace(before, **{half: value})
-        arguments[parameter] = value
-    return ALGORITHMS[name](**arguments)
-
-
 def grid_points(config: Config) -> list[GridPoint]:
-    """Every combination of the listed values; ranges by their middle."""
+    """Every combination of the listed values; a range contributes its middle."""
     middle = lambda key, text: [float(np.sqrt(np.prod(ends(key, text))))]
     values = [
         middle(key, v) if isinstance(v, str) else v for key, v in config.grid.items()
     ]
     return [
-        dict(zip(config.grid, each, strict=True)) for each in itertools.product(*values)
+        GridPoint(tuple(zip(config.grid, combination, strict=True)))
+        for combination in itertools.product(*values)
     ]
 
 
 class Sweep:
-    """The batches of a sweep: points that share a program run side by side."""
+    """The points of a sweep as batches. `points` has those that were handed out."""
 
-    def __init__(self, experiment: Experiment):
-        self.config = experiment.config
-        self.points: dict[str, GridPoint] = {}
+    def __init__(self, config: Config):
+        self.config = config
+        self.points: dict[str, GridPoint] = {}  # by name
 
     def batches(self, runs: dict[str, Run]) -> Iterator[dict[str, Method]]:
-        """Methods to run together, until all is done; `runs` fills up meanwhile."""
-        chosen = searched(self.config, runs) if self.config.trials else None
-        for points in chosen or [grid_points(self.config)]:
-            named = {name_of(point): point for point in points}
-            named = {k: v for k, v in named.items() if k not in self.points}
-            self.points |= named
-            names = list(named)
-            methods = [method_at(self.config, named[name]) for name in names]
+        """Methods to run together, by the names of their points.
+
+        The caller puts the results into `runs` before it asks for the next batch: a
+        search chooses its points by them.
+        """
+        config = self.config
+        rounds = searched(config, runs) if config.trials else [grid_points(config)]
+        for points in rounds:
+            # A search may propose a point again. Its result is known.
+            new = {p.name: p for p in points if p.name not in self.points}
+            self.points |= new
+            names = list(new)
+            methods = [point.method(config) for point in new.values()]
             for group in alike(methods):
                 yield {names[i]: methods[i] for i in group}
 
 
 def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:
-    """Points that Optuna asks for, a few at a time, from what the earlier ones gave.
+    """Points that Optuna proposes, a few at a time, by the results of earlier ones.
 
-    Its sampler is seeded, so a sweep that goes on asks for the same points again.
+    Its sampler is seeded, so a resumed sweep proposes the same points again.
     """
     import optuna
 
@@ -166,24 +191,30 @@ def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:
     left = config.trials or 0
     while left:
         trials = [study.ask() for _ in range(min(left, AT_ONCE))]
-        points = [{k: pick(t, k, v) for k, v in config.grid.items()} for t in trials]
+        points = [
+            GridPoint(tuple((k, pick(trial, k, v)) for k, v in config.grid.items()))
+            for trial in trials
+        ]
         yield points
         for trial, point in zip(trials, points, strict=True):
-            # Infinity, not a failure: the sampler learns nothing from failed trials.
-            study.tell(trial, tail_of(runs[name_of(point)]))
+            # A diverged point reports infinity. The sampler would ignore a failure.
+            study.tell(trial, tail_of(runs[point.name]))
         left -= len(trials)
 
 
 def pick(trial: Any, key: str, values: Any) -> Any:
+    """The value that an Optuna trial proposes for one parameter."""
     if not isinstance(values, str):
         return trial.suggest_categorical(key, values)
     low, high = ends(key, values)
-    # Six digits, so that a point's name says all of it.
+    # Six digits, so that the name of the point is exact.
     return float(f"{trial.suggest_float(key, low, high, log=True):.6g}")
 
 
 def tail_of(run: Run) -> float:
-    """The mean over seeds of what runs are judged by, in the last rounds; inf if one
-    diverged."""
+    """The error of a run: its main metric, averaged over the last rounds and the seeds.
+
+    Infinite if a seed diverged.
+    """
     tail = run.history.tail(judged_by(run.history.columns))
     return float(tail.mean()) if np.isfinite(tail).all() else float("inf")

@@ -1,13 +1,14 @@
-"""The models of a run as files: their numbers, and what else scoring needs."""
+"""The models of a run as files: model.safetensors, and recipe.json to score rows.
+
+A run has a model per algorithm and seed. `sagda.scoring.scorer` reads both files.
+"""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from sagda import durable
 from sagda.core import Point
 from sagda.data.federation import Facts
 from sagda.data.recipe import Recipe
@@ -16,15 +17,15 @@ from sagda.problems import PROBLEMS
 from sagda.runs.config import Config
 from sagda.runs.experiment import Experiment
 from sagda.scoring.calibration import calibrated
-from sagda.scoring.scorer import RECIPE, scored
+from sagda.scoring.scorer import scored
 from sagda.simulator.history import History
 from sagda.simulator.run import Run, named
 
-CALIBRATED = 200_000  # about so many rows are enough for two numbers
+CALIBRATED = 200_000  # rows to calibrate on, at most: it fits two numbers only
 
 
 class FinishedRun(Protocol):
-    """What the files of a folder are made of: a `Run`, or a federation's."""
+    """What the files of a folder are made from: a `Run`, or a federation's outcome."""
 
     @property
     def history(self) -> History: ...
@@ -38,23 +39,17 @@ class FinishedRun(Protocol):
     def compile_seconds(self) -> float: ...
 
 
-def model_arrays(runs: Mapping[str, FinishedRun]) -> dict[str, np.ndarray]:
-    """x and y; under algorithm and seed where there are several."""
-    out = {}
-    for (*_, begin), z in places(runs):
-        out |= named(z.x, f"{begin}x") | named(z.y, f"{begin}y")
-    return out
-
-
 class ModelEntry(NamedTuple):
-    """A model in its file."""
+    """A model's line in recipe.json."""
 
     algorithm: str
     seed: int
-    begin: str  # of the names of its arrays
+    begin: str = ""  # of the names of its arrays in model.safetensors
+    calibration: list[float] | None = None  # slope and offset; None if it diverged
 
 
-def places(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]]:
+def models_of(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]]:
+    """Every model: its entry, yet without calibration, and its x and y."""
     for name, run in runs.items():
         seeds = run.history.seeds
         for i, seed in enumerate(seeds):
@@ -64,23 +59,28 @@ def places(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]
             yield ModelEntry(name, seed, begin), z
 
 
-def keep_recipe(experiment: Experiment, runs: dict[str, Run], folder: Path) -> None:
-    """recipe.json: what a model needs beside its numbers to score rows of a file."""
+def model_arrays(runs: Mapping[str, FinishedRun]) -> dict[str, np.ndarray]:
+    """The content of model.safetensors: x and y of every model."""
+    out = {}
+    for entry, z in models_of(runs):
+        out |= named(z.x, f"{entry.begin}x") | named(z.y, f"{entry.begin}y")
+    return out
+
+
+def recipe_in(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any] | None:
+    """The content of a simulation's recipe.json; None if its models score no rows."""
     data, config = experiment.federation.data, experiment.config
     if experiment.recipe is None or not experiment.problem.has("score"):
-        return
+        return None
     origin = data.label if data.origin is None else data.origin
-    positive = origin[data.label > 0][0].item()
-    found = models(experiment, runs)
-    stored = recipe_of(
+    return recipe_of(
         config,
         Facts.of(experiment.federation),
         label=config.label,
-        positive=positive,
-        models=found,
+        positive=origin[data.label > 0][0].item(),
+        models=calibrated_models(experiment, runs),
         recipe=experiment.recipe,
     )
-    durable.write(folder / RECIPE, durable.as_json(stored))
 
 
 def recipe_of(
@@ -89,7 +89,7 @@ def recipe_of(
     *,
     label: str,
     positive: Any,
-    models: list[dict[str, Any]],
+    models: list[ModelEntry],
     recipe: Recipe,
 ) -> dict[str, Any]:
     """What recipe.json holds: enough to build the problem again, and to read rows."""
@@ -102,28 +102,29 @@ def recipe_of(
         "options": PROBLEMS[config.problem].resolved(options, recipe),
         "label": label,
         "positive": positive,
-        "models": models,
+        "models": [model._asdict() for model in models],
         **recipe.as_json(),
     }
 
 
-def models(experiment: Experiment, runs: dict[str, Run]) -> list[dict[str, Any]]:
-    """Every model: its place in the file, and its calibration unless it diverged."""
-    held, label = experiment.federation, experiment.federation.data.label > 0
-    looked = np.arange(len(label))
+def calibrated_models(experiment: Experiment, runs: dict[str, Run]) -> list[ModelEntry]:
+    """Every model with its calibration on the training rows, unless it diverged."""
+    federation = experiment.federation
+    label = federation.data.label > 0
+    chosen = np.arange(len(label))
     if len(label) > CALIBRATED:
-        chosen = generator(0, "calibration").choice(len(label), CALIBRATED, False)
-        looked = np.sort(chosen)
-    owners = np.split(looked, np.searchsorted(looked, held.start[1:]))
-    features = held.data.features[looked]
-    ends = np.cumsum([len(own) for own in owners])[:-1]
-    found = []
-    for place, z in places(runs):
+        draw = generator(0, "calibration").choice(len(label), CALIBRATED, False)
+        chosen = np.sort(draw)
+    # Rows are sorted by client, so the chosen rows of a client are one slice.
+    by_client = np.split(chosen, np.searchsorted(chosen, federation.start[1:]))
+    labels = [label[rows] for rows in by_client]
+    ends = np.cumsum([len(rows) for rows in by_client])[:-1]
+    features = federation.data.features[chosen]
+    entries = []
+    for entry, z in models_of(runs):
         scores = scored(experiment.problem, z.x, features)
-        parts = np.split(scores, ends)
-        numbers = None
         if np.isfinite(scores).all():
-            labels = [label[own] for own in owners]
-            numbers = list(calibrated(list(zip(parts, labels, strict=True))))
-        found.append(place._asdict() | {"calibration": numbers})
-    return found
+            parts = list(zip(np.split(scores, ends), labels, strict=True))
+            entry = entry._replace(calibration=list(calibrated(parts)))
+        entries.append(entry)
+    return entries

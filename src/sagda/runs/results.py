@@ -1,4 +1,8 @@
-"""A finished run folder, read back: curves, tables, and texts for numbers."""
+"""`Results`: what a finished run folder says, and which runs of it are best.
+
+`output.py` writes the files. `sagda.report` turns results into tables and charts, and
+`card.py` into the model card.
+"""
 
 import csv
 import json
@@ -11,20 +15,24 @@ import safetensors.numpy
 
 from sagda.check import BadValue
 from sagda.problems.metrics import METRICS, judged_by, metric_of
-from sagda.simulator.history import COUNTS, TAIL, History
+from sagda.simulator.history import COUNTS, History
 
 PICTURES = "images.safetensors"
-SHOWN = 7  # curves of a sweep, the best ones
+SHOWN = 7  # a sweep's points whose curves are drawn
 
 
 class Results(NamedTuple):
-    """What the files of a folder say."""
+    """The summary and the histories of a run folder, by algorithm.
+
+    In a sweep, the points take the place of the algorithms.
+    """
 
     summary: dict[str, Any]
     columns: dict[str, dict[str, np.ndarray]]  # algorithm, column: [seeds, evaluations]
 
     @property
     def seeds(self) -> int:
+        """The number of seeds."""
         return len(next(iter(self.columns.values()))["round"])
 
     @property
@@ -39,149 +47,50 @@ class Results(NamedTuple):
 
     @property
     def main(self) -> str:
-        """What runs are judged by."""
+        """The metric by which runs are compared."""
         return judged_by(self.metrics)
 
     @property
     def early(self) -> str:
-        """Which algorithms stopped before their last round, if any."""
-        ended = self.summary.get("stopped_early", {}).items()
-        text = ", ".join(f"{name} at round {t}" for name, t in ended)
+        """Which algorithms stopped early, as the end of a sentence; empty if none."""
+        stops = self.summary.get("stopped_early", {}).items()
+        text = ", ".join(f"{name} at round {t}" for name, t in stops)
         return f"; stopped early: {text}" if text else ""
 
     @property
     def points(self) -> dict[str, dict[str, Any]]:
-        """By name, the parameters of each point of a sweep."""
+        """The parameters of each point of a sweep, by its name."""
         return self.summary.get("points", {})
 
     @property
     def ranked(self) -> list[str]:
-        """The points of a sweep from the best to the worst; algorithms as they come."""
+        """The points of a sweep from the best to the worst, or all algorithms."""
         if not self.points:
             return list(self.columns)
-        error = {
-            name: self.history(name).tail(self.main).mean() for name in self.columns
-        }
+        error = {name: self.tail(name) for name in self.columns}
         return sorted(error, key=lambda n: (not math.isfinite(error[n]), error[n]))
 
     @property
     def shown(self) -> list[str]:
-        """Whose curves are drawn."""
+        """The points or algorithms whose curves are drawn."""
         return self.ranked[:SHOWN] if self.points else self.ranked
 
-    def cells(self) -> tuple[list[str], list[dict[str, Any]]]:
-        """The heat map of a sweep: its first two keys, and the best value at each pair.
-
-        Values are means over seeds of the last rounds; None where a seed diverged.
-        """
-        keys = list(next(iter(self.points.values())))[:2]
-        best: dict[tuple, dict[str, Any]] = {}
-        for name in reversed(self.ranked):
-            error = float(self.history(name).tail(self.main).mean())
-            place = {key: self.points[name][key] for key in keys}
-            found = error if math.isfinite(error) and error > 0 else None
-            best[tuple(place.values())] = place | {"error": found}
-        return keys, list(best.values())
-
-    @property
-    def headings(self) -> list[str]:
-        """The columns of `table`."""
-        auc = ["test AUC"] if "auc_test" in self.metrics else []
-        tail = f"last {min(TAIL, self.summary['rounds'])} rounds"
-        auc += ["Fréchet"] if "frechet" in self.metrics else []
-        return [
-            f"final {metric_of(self.main).short}",
-            tail,
-            *auc,
-            "samples",
-            "bytes",
-            "s",
-        ]
-
     def history(self, name: str) -> History:
-        """The history of an algorithm; seeds go by their places."""
+        """The history of an algorithm, with its seeds numbered from 0."""
         return History(tuple(range(self.seeds)), self.columns[name])
 
-    @property
-    def table(self) -> dict[str, list[str]]:
-        """By algorithm: final and tail values, mean ± deviation over seeds, totals."""
-        out = {}
-        for name in self.ranked:
-            columns = self.columns[name]
-            tail = self.history(name).tail(self.main)
-            cells = [spread(columns[self.main][:, -1]), spread(tail)]
-            if "auc_test" in columns:
-                cells.append(spread(columns["auc_test"][:, -1], "{:.4f}", "{:.4f}"))
-            if "frechet" in columns:
-                cells.append(spread(columns["frechet"][:, -1], "{:.3g}", "{:.1g}"))
-            total = columns["bytes_down"][:, -1] + columns["bytes_up"][:, -1]
-            cells += [
-                f"{columns['samples'][:, -1].mean():,.0f}",
-                bytes_text(total.mean()),
-                f"{columns['seconds'][:, -1].mean():.2f}",
-            ]
-            out[name] = cells
-        return out
+    def tail(self, name: str) -> float:
+        """The main metric of an algorithm over its last rounds, mean over seeds."""
+        return float(self.history(name).tail(self.main).mean())
 
-    def targets(self) -> list[float]:
-        """Three values of epsilon: powers of ten between the start and the best end."""
-        errors = [c[self.main] for c in self.columns.values()]
-        start = max(e[:, 0].mean() for e in errors)
-        ends = [np.nanmin(e.mean(axis=0)) for e in errors]
-        if not (math.isfinite(start) and min(ends) > 0 and start > min(ends)):
-            return []
-        highest, lowest = math.log10(start), math.log10(min(ends))
-        powers = [10.0**k for k in range(math.ceil(lowest), math.ceil(highest))]
-        return powers[-3:][::-1]
-
-    def until(self, epsilon: float) -> dict[str, list[str]]:
-        """By algorithm: rounds, samples and bytes until `main` is at most epsilon.
-
-        The mean over seeds, or a dash if a seed never came there.
-        """
-        out = {}
-        for name in self.columns:
-            reached = self.history(name).until(epsilon, self.main)
-            mean = {k: v.mean() for k, v in reached.items()}
-            out[name] = ["-"] * 3
-            if math.isfinite(mean["rounds"]):
-                counts = f"{mean['rounds']:,.0f}", f"{mean['samples']:,.0f}"
-                out[name] = [*counts, bytes_text(mean["bytes"])]
-        return out
-
-    def curve(self, column: str, most: int = 250) -> list[dict[str, Any]]:
-        """Rows to draw: the mean over seeds, the lowest and the highest."""
-        logarithmic = metric_of(column).logarithmic
-        digits = lambda value: float(f"{value:.5g}")
-        rows = []
-        for name in self.shown:
-            columns = self.columns[name]
-            values = columns[column]
-            total = (columns["bytes_down"] + columns["bytes_up"]) / 1e6
-            steps = np.unique(np.linspace(0, values.shape[1] - 1, most).astype(int))
-            for j in steps:
-                at = values[:, j]
-                drawable = np.isfinite(at).all()
-                if logarithmic:
-                    drawable = drawable and (at > 0).all()
-                if drawable:
-                    rows.append(
-                        {
-                            "algorithm": name,
-                            "round": int(columns["round"][0, j]),
-                            "samples": digits(columns["samples"][:, j].mean()),
-                            "megabytes": digits(total[:, j].mean()),
-                            "seconds": digits(columns["seconds"][:, j].mean()),
-                            "mean": digits(at.mean()),
-                            "low": digits(at.min()),
-                            "high": digits(at.max()),
-                        }
-                    )
-        return rows
+    def bytes_sent(self, name: str) -> np.ndarray:
+        """Bytes of all messages in both directions, [seeds, evaluations]."""
+        columns = self.columns[name]
+        return columns["bytes_down"] + columns["bytes_up"]
 
 
 def spread(values: np.ndarray, form: str = "{:.1e}", around: str = "{:.0e}") -> str:
-    """The mean, and the standard deviation over seeds."""
+    """The mean and, with several seeds, the standard deviation: `1.5e-02 ± 8e-04`."""
     if not np.isfinite(values).all():
         return "diverged"
     text = form.format(values.mean())
@@ -189,7 +98,7 @@ def spread(values: np.ndarray, form: str = "{:.1e}", around: str = "{:.0e}") -> 
 
 
 def bytes_text(count: float) -> str:
-    """1.5 MB."""
+    """A number of bytes in three digits, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -204,28 +113,37 @@ def read_pictures(folder: Path) -> dict[str, np.ndarray]:
 
 
 def read_results(folder: Path) -> Results:
-    """The history and the summary of a finished folder."""
+    """The summary and the histories of a finished run folder."""
     for name in ("summary.json", "history.csv"):
         if not (folder / name).is_file():
             raise BadValue(
-                f"{folder} has no {name}: its run is not finished; go on with "
+                f"{folder} has no {name}, so its run is not finished; resume it with "
                 f"`sagda resume {folder}`."
             )
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         with (folder / "history.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        columns = {}
-        for name in dict.fromkeys(row["algorithm"] for row in rows):
-            own = [row for row in rows if row["algorithm"] == name]
-            seeds = len({row["seed"] for row in own})
-            keys = [k for k in own[0] if k not in ("algorithm", "seed") and own[0][k]]
-            columns[name] = {
-                key: np.array([float(row[key]) for row in own]).reshape(seeds, -1)
-                for key in keys
-            }
+        columns = {
+            name: columns_of([row for row in rows if row["algorithm"] == name])
+            for name in dict.fromkeys(row["algorithm"] for row in rows)
+        }
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise BadValue(f"{folder} holds files of another shape: {error}.") from None
+        raise BadValue(
+            f"{folder} has a summary.json or history.csv that `sagda run` did not "
+            f"write: {error}."
+        ) from None
     if not columns:
-        raise BadValue(f"{folder / 'history.csv'} holds no rows.")
+        raise BadValue(f"{folder / 'history.csv'} has no rows.")
     return Results(summary, columns)
+
+
+def columns_of(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
+    """The columns of one algorithm's rows, [seeds, evaluations] each."""
+    seeds = len({row["seed"] for row in rows})
+    # Another algorithm may have columns that are empty here.
+    names = [k for k in rows[0] if k not in ("algorithm", "seed") and rows[0][k]]
+    return {
+        name: np.array([float(row[name]) for row in rows]).reshape(seeds, -1)
+        for name in names
+    }

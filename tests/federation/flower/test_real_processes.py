@@ -19,7 +19,7 @@ from sagda.federation.flower.demo import demo
 from sagda.federation.server.status import read_status
 from sagda.models.user_code import allow, model_of
 from sagda.runs.config import Config
-from sagda.runs.experiment import method_of
+from sagda.runs.parameters import method_of
 from sagda.runs.results import read_results
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")

@@ -16,7 +16,7 @@ from sagda.federation.server.gathering import NoClients
 from sagda.federation.site.folder import LEAVING, SiteFolder
 from sagda.models.user_code import model_of
 from sagda.runs.config import Config
-from sagda.runs.experiment import method_of
+from sagda.runs.parameters import method_of
 from sagda.runs.results import read_results
 from sagda.scoring.scorer import Scorer, scored
 from support import (

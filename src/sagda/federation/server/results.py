@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import safetensors.numpy
 
 from sagda import durable
 from sagda.check import BadKind, BadValue
@@ -27,10 +26,8 @@ from sagda.federation.server.status import StatusFile
 from sagda.federation.server.store import holds_run
 from sagda.federation.terms import read_terms, write_terms
 from sagda.federation.transport import Connect
-from sagda.runs.card import write_card
-from sagda.runs.folder import history_csv, summary_of
-from sagda.runs.model_file import model_arrays
-from sagda.scoring.scorer import RECIPE
+from sagda.runs import folder as run_folder
+from sagda.runs.output import summary_of, write_run
 from sagda.simulator.devices import keep_programs
 from sagda.simulator.history import History
 
@@ -129,25 +126,10 @@ def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
 
 
 def claim(folder: Path, config: Path) -> None:
-    """Claim `folder` for this configuration; raises BadValue if it has other files."""
-    new = read_terms(config)
-    path = folder / "config.toml"
+    """Claim `folder` for the federation that the server's file `config` describes."""
+    text = write_terms(*read_terms(config))
     folder.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        old = read_terms(path)
-        if old != new:
-            pairs = zip(old, new, strict=True)
-            tables = [(a.model_dump(), b.model_dump()) for a, b in pairs]
-            keys = [key for a, b in tables for key in b if a[key] != b[key]]
-            raise BadValue(
-                f"{folder} holds a federation of another configuration, which differs "
-                f"in {', '.join(keys)}; choose another folder with --out."
-            )
-        return
-    known = (".lock", SERVER, "sites")
-    if any(p.name not in known for p in folder.iterdir()):
-        raise BadValue(f"{folder} holds other files; choose another folder with --out.")
-    durable.write(path, write_terms(*new))
+    run_folder.claim(folder, text, known=(SERVER, "sites"))
 
 
 def write_results(folder: Path, run: FederatedRun) -> None:
@@ -163,17 +145,12 @@ def write_results(folder: Path, run: FederatedRun) -> None:
     # Simulations have an axis of seeds; a federation has one seed.
     z = jax.tree.map(lambda a: np.asarray(a)[None], state.variables.z)
     runs = {name: FederatedOutcome(History((seed,), columns), z)}
-    durable.write(folder / "history.csv", history_csv(runs))
-    model = safetensors.numpy.save(model_arrays(runs), {"schema": "1"})
-    durable.write(folder / "model.safetensors", model)
     recipe = run.terms.recipe("label", 1, run.store.calibration())
-    durable.write(folder / RECIPE, durable.as_json(recipe))
     methods = {name: run.rounds.plan.method}
     split = split_of(run.store.introductions, list(state.members))
     summary = summary_of(runs, state.round, split, methods)
     summary["federation"] = facts(run.rounds)
-    durable.write(folder / "summary.json", durable.as_json(summary))
-    write_card(folder)
+    write_run(folder, runs, recipe=recipe, summary=summary)
 
 
 def split_of(

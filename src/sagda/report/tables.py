@@ -1,0 +1,82 @@
+"""The tables of a run's results as text cells, for the terminal and for HTML alike.
+
+`terminal.py` prints them and `run_page.py` puts them into the report.
+"""
+
+import math
+
+import numpy as np
+
+from sagda.problems.metrics import metric_of
+from sagda.report.blocks import Grid
+from sagda.runs.results import Results, bytes_text, spread
+from sagda.simulator.history import TAIL
+
+
+def results_grid(results: Results) -> Grid:
+    """Final and tail values with their deviation over seeds, and totals."""
+    auc, frechet = "auc_test" in results.metrics, "frechet" in results.metrics
+    head = [
+        first_heading(results),
+        f"final {metric_of(results.main).short}",
+        f"last {min(TAIL, results.summary['rounds'])} rounds",
+        *(["test AUC"] if auc else []),
+        *(["Fréchet"] if frechet else []),
+        "samples",
+        "bytes",
+        "s",
+    ]
+    rows = []
+    for name in results.ranked:
+        final = {key: column[:, -1] for key, column in results.columns[name].items()}
+        tail = results.history(name).tail(results.main)
+        cells = [name, spread(final[results.main]), spread(tail)]
+        if auc:
+            cells.append(spread(final["auc_test"], "{:.4f}", "{:.4f}"))
+        if frechet:
+            cells.append(spread(final["frechet"], "{:.3g}", "{:.1g}"))
+        rows.append(
+            [
+                *cells,
+                f"{final['samples'].mean():,.0f}",
+                bytes_text(results.bytes_sent(name)[:, -1].mean()),
+                f"{final['seconds'].mean():.2f}",
+            ]
+        )
+    return Grid(head, rows, numeric=True)
+
+
+def first_heading(results: Results) -> str:
+    """What the first column of a table names."""
+    return "point" if results.points else "algorithm"
+
+
+def targets_grid(results: Results) -> Grid:
+    """Rounds, samples and bytes until the main metric first is below three targets.
+
+    Means over seeds, or dashes if a seed never reached the target.
+    """
+    head = [first_heading(results), f"until {metric_of(results.main).short} ≤"]
+    rows = []
+    for epsilon in targets(results):
+        for name in results.shown:
+            reached = results.history(name).until(epsilon, results.main)
+            mean = {key: value.mean() for key, value in reached.items()}
+            cells = ["-"] * 3
+            if math.isfinite(mean["rounds"]):
+                cells = [f"{mean['rounds']:,.0f}", f"{mean['samples']:,.0f}"]
+                cells.append(bytes_text(mean["bytes"]))
+            rows.append([name, f"{epsilon:.0e}", *cells])
+    return Grid([*head, "rounds", "samples", "bytes"], rows, numeric=True)
+
+
+def targets(results: Results) -> list[float]:
+    """At most three powers of ten between the start and the best end, falling."""
+    errors = [columns[results.main] for columns in results.columns.values()]
+    start = max(error[:, 0].mean() for error in errors)
+    best = min(np.nanmin(error.mean(axis=0)) for error in errors)
+    if not (math.isfinite(start) and 0 < best < start):
+        return []
+    highest, lowest = math.log10(start), math.log10(best)
+    powers = [10.0**k for k in range(math.ceil(lowest), math.ceil(highest))]
+    return powers[-3:][::-1]

@@ -1,0 +1,157 @@
+"""What a person sees of data in a terminal: data sets, splits, and the list of names.
+
+Each `..._facts` function returns what `--json` prints, and each `show_...` function
+prints it for a person.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from sagda.algorithms import ALGORITHMS
+from sagda.data.datasets import DATASETS, load
+from sagda.data.federation import Federation, Table
+from sagda.data.partition import PARTITIONS
+from sagda.problems import PROBLEMS
+from sagda.report.blocks import Grid
+from sagda.report.terminal import LISTED, rich_table
+from sagda.runs.parameters import options_of
+from sagda.trackers import TRACKERS
+
+
+def split_facts(
+    federation: Federation, counts: dict[str, list[int]], picture: Path | None
+) -> dict[str, Any]:
+    """The sizes and labels of all clients; `counts` as `label_counts` returns them."""
+    return {
+        "hash": federation.hash,
+        "clients": federation.clients,
+        "sizes": federation.size.tolist(),
+        "labels": counts,
+        "picture": None if picture is None else str(picture),
+    }
+
+
+def show_split(
+    federation: Federation, counts: dict[str, list[int]], picture: Path | None
+) -> None:
+    """Print the rows and labels of every client."""
+    sizes, names = federation.size.tolist(), federation.names
+    rows = [
+        [
+            str(i) if names is None else str(names[i]),
+            str(size),
+            *(str(numbers[i]) for numbers in counts.values()),
+        ]
+        for i, size in enumerate(sizes)
+    ]
+    head = ["client", "rows", *(f"class {c}" for c in counts)]
+    Console().print(rich_table(Grid(head, rows)))
+    print(
+        f"clients: {federation.clients}, rows: {sum(sizes)}, split: {federation.hash}"
+    )
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+def data_facts(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The rows, features, classes and clients of each part of a data set."""
+    dataset = load(name, **options)
+    facts: dict[str, Any] = {"name": dataset.name}
+    for part, table in (("train", dataset.train), ("test", dataset.test)):
+        if table is not None:
+            facts[part] = table_facts(table)
+    return facts
+
+
+def table_facts(table: Table) -> dict[str, Any]:
+    """Rows, features, rows by class, and rows by client and class if it has clients."""
+    label = np.asarray(table.label if table.origin is None else table.origin)
+    text = lambda c: f"{c:g}" if label.dtype.kind in "fiub" else str(c)
+    classes, index = np.unique(label, return_inverse=True)
+    counts = np.bincount(index, minlength=len(classes)).tolist()
+    facts: dict[str, Any] = {
+        "rows": len(label),
+        "features": int(table.features.shape[1]),
+        "classes": {text(c): n for c, n in zip(classes, counts, strict=True)},
+    }
+    if table.client is not None:
+        names, owner = np.unique(table.client, return_inverse=True)
+        by_client = np.zeros((len(names), len(classes)), int)
+        np.add.at(by_client, (owner, index), 1)
+        facts["clients"] = {
+            str(name): dict(zip(facts["classes"], numbers.tolist(), strict=True))
+            for name, numbers in zip(names, by_client, strict=True)
+        }
+    return facts
+
+
+def show_data(facts: dict[str, Any]) -> None:
+    """Print the facts of a data set."""
+    for part in ("train", "test"):
+        if part in facts:
+            show_part(part, facts[part])
+
+
+def show_part(part: str, facts: dict[str, Any]) -> None:
+    """Print one part of a data set, with its largest clients."""
+    total, classes = facts["rows"], facts["classes"]
+    shares = ", ".join(f"{c}: {n} ({n / total:.1%})" for c, n in classes.items())
+    print(f"{part}: {total} rows, {facts['features']} features; {shares}")
+    clients: dict[str, dict[str, int]] = facts.get("clients", {})
+    if not clients:
+        return
+    sizes = {name: sum(counts.values()) for name, counts in clients.items()}
+    single = sum(max(counts.values()) == sizes[n] for n, counts in clients.items())
+    print(
+        f"  {len(clients)} clients of {min(sizes.values())} to {max(sizes.values())} "
+        f"rows, {single} of them with one class only"
+    )
+    largest = sorted(clients, key=lambda name: -sizes[name])[:LISTED]
+    rows = [
+        [name, str(sizes[name]), *map(str, clients[name].values())] for name in largest
+    ]
+    head = ["client", "rows", *(f"class {c}" for c in classes)]
+    Console().print(rich_table(Grid(head, rows)))
+    if len(clients) > LISTED:
+        print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
+
+
+def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """Everything that has a name, with its first sentence and its parameters."""
+
+    def entry(thing: Any, parameters: list[str]) -> dict[str, Any]:
+        text = (inspect.getdoc(thing) or "").splitlines()
+        return {"what": text[0] if text else "", "parameters": parameters}
+
+    def keywords(function: Callable) -> list[str]:
+        # The other keywords of a partition are flags of `sagda run`.
+        parameters = inspect.signature(function).parameters.values()
+        names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return [n for n in names if n not in ("clients", "samples", "seed")]
+
+    return {
+        "algorithms": {n: entry(f, options_of(n)) for n, f in ALGORITHMS.items()},
+        "problems": {n: entry(c, options_of(n)) for n, c in PROBLEMS.items()},
+        "data": {n: entry(s.load, []) for n, s in DATASETS.items()},
+        "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
+        "trackers": {n: entry(c, []) for n, c in TRACKERS.items()},
+    }
+
+
+def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Print everything that has a name, in one table per kind."""
+    console = Console(soft_wrap=True)
+    for title, entries in parts.items():
+        table = RichTable("name", "what", title=title, title_justify="left", box=None)
+        for name, entry in entries.items():
+            parameters = f"  [dim]{', '.join(entry['parameters'])}[/dim]"
+            table.add_row(
+                name, entry["what"] + (parameters if entry["parameters"] else "")
+            )
+        console.print(table)

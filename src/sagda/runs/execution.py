@@ -1,0 +1,183 @@
+"""`execute`: run a configuration's methods into a run folder, resuming what is there.
+
+It writes a checkpoint every few seconds, so that a run survives a crash at any moment.
+With several processes, process 0 alone reads, writes and shows. The rounds themselves
+are in `sagda.simulator`. `output.py` writes the results.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import safetensors.numpy
+
+import sagda
+from sagda import durable
+from sagda.methods import Method
+from sagda.runs.callbacks import callbacks_of, stopped_early
+from sagda.runs.checkpoint import Checkpoints, Stored, differences
+from sagda.runs.config import write_toml
+from sagda.runs.experiment import Experiment, run_options
+from sagda.runs.folder import claimed
+from sagda.runs.grid import Sweep
+from sagda.runs.output import write_results
+from sagda.simulator.processes import check_same, from_first, gathered, is_first
+from sagda.simulator.run import Callback, Progress, Run
+from sagda.simulator.simulate import advice, simulate_stacked, unsolved
+from sagda.simulator.sweep import apart
+
+
+class Stopped(Exception):
+    """A run stopped because the user asked for it. Its checkpoint is written."""
+
+    def __init__(self, name: str, progress: Progress):
+        super().__init__(f"{name} at round {progress.round} of {progress.rounds}")
+
+
+class RunMonitor(NamedTuple):
+    """What `execute` reports to, and what it asks whether to stop."""
+
+    started: Callable[[str, int], None]  # algorithm, and the round it starts from
+    progress: Callable[[str, Progress], None]
+    warn: Callable[[str], None]
+    stop: Callable[[], bool]
+    checkpoint_seconds: float = 5.0
+
+    def muted(self) -> "RunMonitor":
+        """The same without reports, for all processes but the first."""
+        nothing = lambda *_: None
+        return self._replace(started=nothing, progress=nothing, warn=nothing)
+
+
+class Batch(NamedTuple):
+    """Methods that run together, and the name of their checkpoint."""
+
+    name: str
+    methods: dict[str, Method]  # by the name of their results
+
+
+def execute(
+    experiment: Experiment, folder: Path, monitor: RunMonitor
+) -> dict[str, Run]:
+    """Run every method into `folder`, from its newest checkpoint if it has one."""
+    text = write_toml(experiment.config)
+    data = experiment.federation.content
+    versions = f"{sagda.__version__} {jax.__version__}"
+    check_same(configuration=text, data=data, version=versions)
+    checkpoints = Checkpoints(folder, durable.digest(text.encode()), data)
+    monitor = monitor if is_first() else monitor.muted()
+    runs: dict[str, Run] = {}
+    with ExitStack() as stack:
+
+        def load() -> Stored | None:
+            stack.enter_context(claimed(experiment.config, folder))
+            return checkpoints.load()
+
+        stored = from_first(load, packed, unpacked)
+        if stored and (changed := differences(stored.environment)):
+            monitor.warn(
+                "resumed in another environment, so the bits may differ from those of "
+                f"an uninterrupted run: {'; '.join(changed)}"
+            )
+        callbacks = callbacks_of(experiment.config, folder)
+        sweep = Sweep(experiment.config)
+        methods: dict[str, Method] = {}
+        for batch in batches(experiment, sweep, runs):
+            resume = stored.runs.get(batch.name) if stored else None
+            monitor.started(batch.name, int(resume["round"]) if resume else 0)
+            run = run_batch(experiment, batch, resume, checkpoints, monitor, callbacks)
+            parts = apart(run, list(batch.methods.values()))
+            runs |= zip(batch.methods, parts, strict=True)
+            methods |= batch.methods
+        if is_first():
+            write_results(
+                experiment._replace(methods=methods), runs, folder, sweep.points
+            )
+    return runs
+
+
+def batches(
+    experiment: Experiment, sweep: Sweep, runs: dict[str, Run]
+) -> Iterator[Batch]:
+    """What to run, in this order. A search reads the finished `runs` in between."""
+    if not experiment.config.grid:
+        for name, method in experiment.methods.items():
+            yield Batch(name, {name: method})
+        return
+    for methods in sweep.batches(runs):
+        # The name depends on what runs, so that other points never resume from it.
+        text = "\n".join(map(repr, methods.values()))
+        yield Batch(f"sweep-{durable.digest(text.encode())[:12]}", methods)
+
+
+def packed(stored: Stored | None) -> bytes:
+    """A checkpoint as bytes, to send it to the other processes."""
+    if stored is None:
+        return b""
+    arrays = {f"{n}/{k}": a for n, run in stored.runs.items() for k, a in run.items()}
+    head = json.dumps(stored.environment).encode() + b"\n"
+    return head + safetensors.numpy.save(arrays)
+
+
+def unpacked(content: bytes) -> Stored | None:
+    """The checkpoint that `packed` made into bytes."""
+    if not content:
+        return None
+    head, _, arrays = content.partition(b"\n")
+    runs: dict[str, dict[str, np.ndarray]] = {}
+    for path, array in safetensors.numpy.load(arrays).items():
+        name, _, key = path.partition("/")
+        runs.setdefault(name, {})[key] = array
+    return Stored(runs, json.loads(head))
+
+
+def run_batch(
+    experiment: Experiment,
+    batch: Batch,
+    resume: dict[str, np.ndarray] | None,
+    checkpoints: Checkpoints,
+    monitor: RunMonitor,
+    callbacks: tuple[Callback, ...],
+) -> Run:
+    """Run a batch to its end or to a requested stop, with checkpoints."""
+    last = time.monotonic()
+
+    def save(run: Run) -> None:
+        if is_first():
+            checkpoints.save(batch.name, run)
+
+    def progress(now: Progress) -> None:
+        nonlocal last
+        monitor.progress(batch.name, now)
+        due = time.monotonic() - last >= monitor.checkpoint_seconds
+        # Any process can stop the run, but only the first one decides when to save.
+        # All processes must decide alike: taking a snapshot is collective.
+        requests = gathered([monitor.stop(), due])
+        stop = bool(requests[:, 0].any()) and now.round < now.rounds
+        if stop or requests[0, 1]:
+            save(now.snapshot())
+            last = time.monotonic()
+        if stop:
+            raise Stopped(batch.name, now)
+
+    options = replace(
+        run_options(experiment), progress=(progress, *callbacks), resume=resume
+    )
+    methods = list(batch.methods.values())
+    run = simulate_stacked(methods, experiment.problem, experiment.federation, options)
+    if ended := stopped_early(run, experiment.config.rounds):
+        monitor.warn(f"{batch.name} stopped early at round {ended}.")
+    # In a sweep some points always diverge, and its table says so.
+    if not experiment.config.grid:
+        if run.diverged:
+            monitor.warn(advice(batch.methods[batch.name], run.diverged))
+        if message := unsolved(run.history):
+            monitor.warn(message)
+    save(run)
+    return run
