@@ -229,7 +229,7 @@ def test_data_and_list_describe(capsys):
     code, out, _ = sagda("list", "--json", capsys=capsys)
     parts = json.loads(out)
     assert list(parts) == [
-        "algorithms", "problems", "data", "partitions", "trackers"
+        "algorithms", "problems", "data", "partitions", "metrics", "trackers"
     ]  # fmt: skip
     assert "start" in parts["algorithms"]["sagda-i"]["parameters"]
     assert sagda("list", capsys=capsys)[0] == 0
@@ -492,7 +492,7 @@ def test_help_groups_commands_and_flags(capsys):
     groups = [f"─ {name} ─" for name in ("Data", "Method", "Run", "Output")]
     places = [out.index(title) for title in groups]
     assert places == sorted(places)
-    assert places[2] < out.index("--rounds") < places[3]
+    assert places[2] < out.index("│ --rounds") < places[3]
     _, out, _ = sagda("evaluate --help", capsys=capsys)
     assert "FOLDER" in out.partition("Arguments")[2]
 
