@@ -75,8 +75,8 @@ def maximise(
         grown = (1 + jnp.sqrt(1 + 4 * s.momentum**2)) / 2
         push = jnp.where(uphill, (s.momentum - 1) / grown, 0)
         return Ascent(
-            y,
-            ahead(y, push, step),
+            y=y,
+            w=ahead(y, push, step),
             momentum=jnp.where(uphill, grown, 1.0),
             rate=jnp.where(norm(gap) > least, rate, s.rate),
             step=s.step + 1,
@@ -84,7 +84,14 @@ def maximise(
         )
 
     one = jnp.ones((), target.dtype)
-    start = Ascent(y, y, one, one, jnp.zeros((), jnp.int32), jnp.inf * one)
+    start = Ascent(
+        y=y,
+        w=y,
+        momentum=one,
+        rate=one,
+        step=jnp.zeros((), jnp.int32),
+        length=jnp.inf * one,
+    )
     going = lambda s: (s.length > target) & (s.step < max_steps)
     y = jax.lax.while_loop(going, ascend, start).y
     residual = norm(minus(project(ahead(y, 1, slope(y))), y))

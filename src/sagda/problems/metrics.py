@@ -91,8 +91,10 @@ AXES = {
 def metric_of(name: str) -> Metric:
     """How to present the column `name`; a custom metric is labelled by its name."""
     number = re.fullmatch(r"share_\d+", name)
-    found = METRICS.get("share" if number else name, Metric(name))
-    return found._replace(short=found.short or found.label, symbol=found.symbol or name)
+    metric = METRICS.get("share" if number else name, Metric(name))
+    return metric._replace(
+        short=metric.short or metric.label, symbol=metric.symbol or name
+    )
 
 
 def judged_by(columns: Collection[str]) -> str:

@@ -109,14 +109,16 @@ def given_starts(start: Point, starts: Point) -> Point:
 
 def check_feasible(problem: Problem, starts: Point) -> None:
     """Raise unless every run's start lies in the problem's sets."""
-    for name, own, tree in zip("xy", problem.sets(), (starts.x, starts.y), strict=True):
-        check_set(f"{name}_in", own)
-        if own is None:
+    for name, convex_set, tree in zip(
+        "xy", problem.sets(), (starts.x, starts.y), strict=True
+    ):
+        check_set(f"{name}_in", convex_set)
+        if convex_set is None:
             continue
-        own.fit(name, jax.tree.map(lambda a: a[0], tree))
-        if not np.all(jax.vmap(own.holds)(tree)):
+        convex_set.fit(name, jax.tree.map(lambda a: a[0], tree))
+        if not np.all(jax.vmap(convex_set.holds)(tree)):
             raise BadValue(
-                f"the start of `{name}` must lie in {own}, and does not; its "
+                f"the start of `{name}` must lie in {convex_set}, and does not; its "
                 "`project` gives the nearest point that does."
             )
 
@@ -135,10 +137,10 @@ def check_loss(setup: Setup, z: Point) -> None:
         ) from error
     shape = getattr(losses, "shape", None)
     if shape != (rows,):
-        found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
+        result = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
         raise BadValue(
             f"the loss of {kind} must have one value per row, got "
-            f"{found} for {rows} rows; leave their mean to sagda."
+            f"{result} for {rows} rows; leave their mean to sagda."
         )
 
 

@@ -63,7 +63,7 @@ class Recorder:
         metrics: ChosenMetrics,
     ):
         self.evaluator, self.seeds, self.metrics = evaluator, seeds, metrics
-        # Fields of the carry, beside the iterate, that an evaluation uses.
+        # Fields of the carry that an evaluation uses in addition to the iterate.
         self.needs = {field for _, metric in metrics for field in metric.needs}
         batch_size = evaluator.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
@@ -75,7 +75,8 @@ class Recorder:
     def no_tallies(self) -> tuple[Tally, Tally]:
         def none(phases: int) -> Tally:
             counts = np.zeros((len(self.seeds), phases), np.int64)
-            return Tally(counts, counts, counts, np.zeros(len(self.seeds), np.int64))
+            lost = np.zeros(len(self.seeds), np.int64)
+            return Tally(sent=counts, replied=counts, rows=counts, lost=lost)
 
         return none(len(self.opening)), none(len(self.phases))
 

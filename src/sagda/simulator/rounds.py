@@ -94,9 +94,12 @@ def one_round(
         for member in members.values()
     ]
     asked = [member.asked.sum() for member in members.values()]
-    tally = Tally(jnp.stack(asked), answered, jnp.stack(rows), lost)
+    tally = Tally(
+        sent=jnp.stack(asked), replied=answered, rows=jnp.stack(rows), lost=lost
+    )
     tally = jax.tree.map(lambda a: a.astype(jnp.int32), tally)
-    return Carry(state, memory, drift, broken), tally
+    after = Carry(state=state, memory=memory, drift=drift, broken=broken)
+    return after, tally
 
 
 def mean_of(memory: Tables, share: DeviceShare, like: PyTree) -> PyTree:
@@ -117,8 +120,12 @@ def first_carry(
     spread = lambda a: jnp.broadcast_to(a, (clients, a.size))
     memory = jax.tree.map(spread, first)
     dtype = jnp.result_type(*jax.tree.leaves(z))
-    none = jnp.full((), jnp.nan, dtype)
-    carry = Carry(algorithm.init(z), memory, none, jnp.full((), -1, jnp.int32))
+    carry = Carry(
+        state=algorithm.init(z),
+        memory=memory,
+        drift=jnp.full((), jnp.nan, dtype),
+        broken=jnp.full((), -1, jnp.int32),
+    )
     if not algorithm.opening:
         return carry, no_counts(0)
     everyone = replace(setup, cohort=setup.clients.count, dropout=None)
@@ -152,7 +159,8 @@ def rounds_of(
 def no_counts(phases: int) -> Tally:
     """The counts of no rounds."""
     none = jnp.zeros(phases, jnp.int32)
-    return Tally(none, none, none, jnp.zeros((), jnp.int32))
+    lost = jnp.zeros((), jnp.int32)
+    return Tally(sent=none, replied=none, rows=none, lost=lost)
 
 
 class RoundPrograms(NamedTuple):
@@ -174,7 +182,8 @@ def is_split(layout: Layout, cohort: int, clients: int) -> bool:
 def carry_specs(layout: Layout, split: bool) -> Carry:
     """How the axes of a carry's arrays are divided over the mesh of devices."""
     runs = Spec("runs")
-    return Carry(runs, Spec("runs", "clients") if split else runs, runs, runs)
+    memory = Spec("runs", "clients") if split else runs
+    return Carry(state=runs, memory=memory, drift=runs, broken=runs)
 
 
 @cache

@@ -50,10 +50,10 @@ class Setup:
         size = federation.size
         even = bool(size.min() == size.max()) and not federation.room
         clients = Clients(
-            put(problem),
-            put(first_rows(problem.columns(federation), streamed)),
-            None if even and streamed is None else put(federation.start),
-            None if even else put(size),
+            problem=put(problem),
+            table=put(first_rows(problem.columns(federation), streamed)),
+            start=None if even and streamed is None else put(federation.start),
+            size=None if even else put(size),
             count=federation.clients,
             widest=federation.widest,
             batch_size=batch_size,

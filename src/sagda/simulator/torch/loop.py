@@ -125,7 +125,8 @@ class TorchLoop(RoundLoop):
         memory = jax.tree.map(spread, algorithm.memory(z))
         state = arrays(algorithm.init(z))
         none = np.full((), np.nan, jax.tree.leaves(state.z)[0].dtype)
-        return Carry(state, memory, none, np.int32(-1)), s
+        carry = Carry(state=state, memory=memory, drift=none, broken=np.int32(-1))
+        return carry, s
 
     def opened(self, carry: Carry, s: int) -> tuple[Carry, Tally]:
         """The carry after the opening phases, in which every client takes part."""
@@ -187,9 +188,16 @@ class TorchLoop(RoundLoop):
         broken = carry.broken if finite or carry.broken >= 0 else np.int32(t + 1)
         rows = [int(self.rows.size[m.ids[m.asked]].sum()) for m in members.values()]
         asked = [int(m.asked.sum()) for m in members.values()]
-        counts = (np.array(c, np.int32) for c in (asked, answered, rows, lost))
-        drift = np.asarray(drift, carry.drift.dtype)
-        return Carry(state, memory, drift, np.int32(broken)), Tally(*counts)
+        after = Carry(
+            state=state,
+            memory=memory,
+            drift=np.asarray(drift, carry.drift.dtype),
+            broken=np.int32(broken),
+        )
+        tally = Tally(sent=asked, replied=answered, rows=rows, lost=lost)
+        # Lists of counts become arrays of 32 bits, as in compiled runs.
+        counts = {name: np.array(c, np.int32) for name, c in tally._asdict().items()}
+        return after, Tally(**counts)
 
     def fetched(self, tree: Any) -> Any:
         return jax.tree.map(lambda a: np.array(a), tree)
@@ -198,7 +206,8 @@ class TorchLoop(RoundLoop):
 def no_counts(phases: int) -> Tally:
     """The counts of no rounds."""
     none = np.zeros(phases, np.int32)
-    return Tally(none, none, none, np.zeros((), np.int32))
+    lost = np.zeros((), np.int32)
+    return Tally(sent=none, replied=none, rows=none, lost=lost)
 
 
 def torch_loop(
@@ -230,7 +239,7 @@ def torch_loop(
 
 
 def check_module(rows: TorchRows, z: Point) -> None:
-    """What a module and a loss give for two rows must fit."""
+    """Raise unless module and loss give one value per row, tried with two rows."""
     for model in models_in(rows.problem):
         model.check(rows.table.features[:2])
     two = rows.cut(slice(0, 2), torch.arange(2))
@@ -247,8 +256,8 @@ def check_module(rows: TorchRows, z: Point) -> None:
     count = len(two.label)
     shape = tuple(losses.shape) if torch.is_tensor(losses) else None
     if shape != (count,):
-        found = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
+        result = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
         raise BadValue(
-            f"the loss of {kind} must have one value per row, got {found} for {count} "
+            f"the loss of {kind} must have one value per row, got {result} for {count} "
             "rows; leave their mean to sagda."
         )

@@ -85,8 +85,8 @@ class TorchObjective(Objective):
             batch = self.rows.cut(self.start + position, position)
         problem = self.rows.problem
         with seeded(*xi.seed.tolist()):
-            found = gradient(lambda z: problem.loss(z, batch, None).mean(), z)
-        return problem.treat(found)
+            grad = gradient(lambda z: problem.loss(z, batch, None).mean(), z)
+        return problem.treat(grad)
 
     def project(self, z: Point) -> Point:
         return projected(self.rows.problem, z)
@@ -98,12 +98,12 @@ def gradient(value: Any, z: Any) -> Any:
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     with torch.enable_grad():
         total = value(jax.tree.unflatten(structure, leaves))
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
-    found = [
+        grads = torch.autograd.grad(total, leaves, allow_unused=True)
+    grads = [
         torch.zeros_like(a) if g is None else g
-        for a, g in zip(leaves, found, strict=True)
+        for a, g in zip(leaves, grads, strict=True)
     ]
-    return jax.tree.unflatten(structure, found)
+    return jax.tree.unflatten(structure, grads)
 
 
 def projected(problem: Problem, z: Point) -> Point:
@@ -155,11 +155,11 @@ def client_part(
     """A site's part in a phase: the reply, what it keeps, and its renewed memory."""
     double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
     with precision(double), torch.no_grad():
-        own = tensors(memory)
+        memory = tensors(memory)
         reply, kept = phase.client(
             rows.objective(0), tensors(message), tensors(kept), turn
         )
-        return arrays((reply, kept, phase.renew(own, reply)))
+        return arrays((reply, kept, phase.renew(memory, reply)))
 
 
 def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
@@ -191,6 +191,6 @@ def torch_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any,
         table = table._replace(position=torch.arange(len(rows.weight)))
     weight, z = tensors(rows.weight, np.float64), tensors(z, np.float64)
     with precision(True), evaluating(problem):
-        found = ask(problem, z, table, weight, TORCH)
+        sums = ask(problem, z, table, weight, TORCH)
         scores = problem.score(z.x, table)
-        return arrays(found), None if scores is None else scores.numpy()
+        return arrays(sums), None if scores is None else scores.numpy()
