@@ -160,9 +160,9 @@ def test_terms_follow_from_all_sites_together():
     terms = Terms.settle(config, sites)
     assert (terms.tau, terms.samples, terms.features) == (0.3, 40, 3)
     assert Terms.read(terms.text) == terms
-    with pytest.raises(BadValue, match="rows of one width, found 3 and 4"):
+    with pytest.raises(BadValue, match="one number of features, got 3 and 4"):
         Terms.settle(config, [*sites, Introduction("c", 5, 1, 4)])
-    with pytest.raises(BadValue, match="found only negative ones"):
+    with pytest.raises(BadValue, match="got only negative ones"):
         Terms.settle(config, [Introduction("a", 10, 0, 3)])
     assert terms.fits(Introduction("c", 50, 1, 3)) is None
     assert "has 4 features" in (terms.fits(Introduction("c", 5, 1, 4)) or "")
