@@ -1,0 +1,26 @@
+"""Letters: what may be read from text, and what a mark covers."""
+
+import pytest
+
+from sagda.federation.protocol.letters import Letter, mark_of
+from sagda.federation.protocol.wire import Part, Refused
+
+
+def test_marks_tell_every_piece_apart():
+    part = Part("<f4", (2,), b"12345678")
+    letters = [
+        ("text", {"p": {"a": part}}, b""),
+        ("text", {"p": {"a": part}}, b"question"),
+        ("texta", {"p": {"": part}}, b""),
+        ("text", {"p": {"a": part._replace(shape=(1, 2))}}, b""),
+        ("text", {"p": {"a": part._replace(data=b"12345679")}}, b""),
+        ("text", {"p": {}, "q": {"a": part}}, b""),
+        ("text", {}, b""),
+    ]
+    assert len({mark_of(*letter) for letter in letters}) == len(letters)
+
+
+def test_letters_are_arrays_and_text_only():
+    """Nothing that names a class or a function is ever read."""
+    with pytest.raises(Refused):
+        Letter.read('{"kind": "os.system", "note": {}}', {})

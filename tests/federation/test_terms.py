@@ -1,0 +1,27 @@
+"""The options of a federation that are refused."""
+
+import pytest
+
+from sagda.check import BadValue
+from sagda.federation.terms import checked
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"filter": "median"}, "puts numbers into V = sum of v_i that no site has"),
+        ({"filter": "trimmed-mean"}, "must choose among whole answers"),
+        ({"filter": "krum"}, "must be one of norm, multi-krum, none"),
+        ({"filter": "multi-krum", "sites": 9}, "`federation.faulty` must say how many"),
+        (
+            {"filter": "multi-krum", "faulty": 2, "sites": 6},
+            "`federation.sites` must be at least 7",
+        ),
+        ({"sites": 1}, "`federation.sites` must be at least 2"),
+        ({"norm_factor": 1.0}, "`federation.norm_factor` must be greater than 1"),
+    ],
+)
+def test_filters_are_checked(table, said):
+    with pytest.raises(BadValue) as found:
+        checked({}, table)
+    assert said in str(found.value)
