@@ -1,1 +1,6 @@
-"""Everything a person looks at: pages, pictures and the terminal."""
+"""Everything that a person looks at: HTML reports, charts, tables and the terminal.
+
+A report is a list of blocks (`blocks.py`) in an HTML template (`templates/`).
+`charts.py` draws, `tables.py` makes cells, and the `..._page.py` modules put reports
+together. The files that reports are made from are written by `sagda.runs`.
+"""
