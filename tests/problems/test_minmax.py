@@ -593,8 +593,8 @@ MISTAKES = {
     ),
     "a simplex of a matrix": (
         lambda: one_function(y=np.zeros((2, 2)), y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got one of shape (2, 2); put what "
-        "is weighed into one array.",
+        "`y` must be one vector to lie in a Simplex, got one of shape (2, 2); put all "
+        "weights into one array.",
     ),
     "rows of a vector": (
         lambda: one_function(y_in=Ball(1.0, rows=True)),
