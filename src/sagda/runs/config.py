@@ -84,15 +84,15 @@ class Config(BaseModel):
     )
 
     problem: str = "auc"
-    """Problem: auc, dro, agnostic, adversarial, fair, gan or quadratic."""
+    """Problem, by its name in `sagda list`, such as auc or dro."""
     model: str = "linear"
-    """Model that scores rows: linear, mlp, cnn, or your own FILE.py:FUNCTION."""
+    """Model that scores rows: linear, mlp, another name, or your FILE.py:FUNCTION."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Add (weight_decay / 2) ||x||^2 to the objective."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Clip each stochastic gradient (x and y separately) to this Euclidean norm."""
     data: str = "a9a"
-    """a9a, mnist, digits, a file (.csv, .npz, LIBSVM) or a folder of .npy files."""
+    """Data set, such as a9a or mnist; or a file (.csv, .npz, LIBSVM) or a folder."""
     label: str = "label"
     """Label column of a data file."""
     client_column: str | None = None
