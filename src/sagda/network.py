@@ -31,8 +31,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 def check_port(flag: str, host: str, port: int) -> None:
     """Raise `BadValue` if this machine cannot listen on `port` of `host`."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, *_, where = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, *_, where = addresses[0]
         with socket.socket(family, kind) as probe:
             # Without this, a port counts as taken for a minute after its last use.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -24,37 +24,84 @@ from sagda.commands.app import (
 )
 from sagda.network import LOOPBACK, address, check_port
 
+# A flag of both.
 Plaintext = Annotated[
     bool, flag("Use neither TLS nor keys; for tests on 127.0.0.1 only.", "security")
 ]
 
+# The flags of `sagda serve`.
+TermsFile = Annotated[Path, flag("TOML file with the run's keys and [federation].")]
+ServerOut = Annotated[
+    Path | None,
+    flag("Run folder (default: the name of the file, in runs/).", "output"),
+]
+Host = Annotated[str, flag("Address to listen on.", "connection")]
+Port = Annotated[int, flag("Port to listen on.", "connection")]
+ServerKeys = Annotated[
+    Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
+]
+Proxy = Annotated[
+    bool,
+    flag(
+        "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
+        "security",
+    ),
+]
+Reset = Annotated[
+    bool,
+    flag("Set all control variates to zero first: a new epoch of the run.", "state"),
+]
+# The flags of `sagda join`.
+Server = Annotated[str, flag("The server, as HOST:PORT.", "connection")]
+Rows = Annotated[
+    Path, flag("This site's rows: .csv, .npz, LIBSVM or a folder.", "data")
+]
+SiteName = Annotated[
+    str | None,
+    flag("This site's name, always the same (default: the file's name).", "data"),
+]
+State = Annotated[
+    Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
+]
+Label = Annotated[str, flag("Label column of the file.", "data")]
+Positive = Annotated[str | None, flag("Label of the positive class.", "data")]
+Key = Annotated[
+    Path | None,
+    flag("This site's private key, from `sagda keys site`.", "security"),
+]
+Authority = Annotated[Path | None, flag("The coordinator's ca.crt.", "security")]
+Least = Annotated[
+    int,
+    flag(
+        "Answer only if at least this many sites are averaged. With 1, the server "
+        "may see this site's answer alone.",
+        "security",
+    ),
+]
+ModelCode = Annotated[
+    str | None,
+    flag("FILE.py:FUNCTION, your code that the server may use as model.", "security"),
+]
+Leave = Annotated[
+    bool,
+    flag("Leave for good: the server removes this site's variate.", "state"),
+]
+Patience = Annotated[
+    float,
+    flag("Seconds after which to give up if no server answers.", "connection"),
+]
+
 
 def serve(
-    config: Annotated[Path, flag("TOML file with the run's keys and [federation].")],
+    config: TermsFile,
     *,
-    out: Annotated[
-        Path | None,
-        flag("Run folder (default: the name of the file, in runs/).", "output"),
-    ] = None,
-    host: Annotated[str, flag("Address to listen on.", "connection")] = "127.0.0.1",
-    port: Annotated[int, flag("Port to listen on.", "connection")] = 8000,
-    keys: Annotated[
-        Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
-    ] = Path("keys"),
-    proxy: Annotated[
-        bool,
-        flag(
-            "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
-            "security",
-        ),
-    ] = False,
+    out: ServerOut = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    keys: ServerKeys = Path("keys"),
+    proxy: Proxy = False,
     plaintext: Plaintext = False,
-    reset: Annotated[
-        bool,
-        flag(
-            "Set all control variates to zero first: a new epoch of the run.", "state"
-        ),
-    ] = False,
+    reset: Reset = False,
     json: Json = False,
 ) -> int:
     """Lead a federation: wait for sites, train with them, write the run folder.
@@ -113,49 +160,19 @@ def serve(
 
 def join(
     *,
-    server: Annotated[str, flag("The server, as HOST:PORT.", "connection")],
-    data: Annotated[
-        Path, flag("This site's rows: .csv, .npz, LIBSVM or a folder.", "data")
-    ],
-    name: Annotated[
-        str | None,
-        flag("This site's name, always the same (default: the file's name).", "data"),
-    ] = None,
-    state: Annotated[
-        Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
-    ] = None,
-    label: Annotated[str, flag("Label column of the file.", "data")] = "label",
-    positive: Annotated[
-        str | None, flag("Label of the positive class.", "data")
-    ] = None,
-    key: Annotated[
-        Path | None,
-        flag("This site's private key, from `sagda keys site`.", "security"),
-    ] = None,
-    ca: Annotated[Path | None, flag("The coordinator's ca.crt.", "security")] = None,
-    least: Annotated[
-        int,
-        flag(
-            "Answer only if at least this many sites are averaged. With 1, the server "
-            "may see this site's answer alone.",
-            "security",
-        ),
-    ] = 2,
+    server: Server,
+    data: Rows,
+    name: SiteName = None,
+    state: State = None,
+    label: Label = "label",
+    positive: Positive = None,
+    key: Key = None,
+    ca: Authority = None,
+    least: Least = 2,
     plaintext: Plaintext = False,
-    model: Annotated[
-        str | None,
-        flag(
-            "FILE.py:FUNCTION, your code that the server may use as model.", "security"
-        ),
-    ] = None,
-    leave: Annotated[
-        bool,
-        flag("Leave for good: the server removes this site's variate.", "state"),
-    ] = False,
-    patience: Annotated[
-        float,
-        flag("Seconds after which to give up if no server answers.", "connection"),
-    ] = 90.0,
+    model: ModelCode = None,
+    leave: Leave = False,
+    patience: Patience = 90.0,
     json: Json = False,
 ) -> int:
     """Take part in a federation with the rows of this site, which stay here.
