@@ -16,7 +16,7 @@ from sagda.federation.protocol.messages import (
 )
 
 
-class Pending(NamedTuple):
+class PendingMemory(NamedTuple):
     """A memory that was computed, but that the server may never have accepted."""
 
     version: Version
@@ -29,7 +29,7 @@ class Cache(NamedTuple):
 
     committed: Version | None = None
     memory: Any = None  # the value of `committed`; None: the first value
-    pending: Pending | None = None
+    pending: PendingMemory | None = None
     high: Ticket | None = None  # the largest ticket that was acted on
     carried: Any = None  # passes from one phase of a round to the next
 
@@ -85,7 +85,7 @@ class ClientProtocol:
         )
         # The new memory stays pending: only a later instruction tells whether the
         # server accepted it (R11).
-        pending = Pending(version, memory, reply)
+        pending = PendingMemory(version, memory, reply)
         self.persist(
             cache._replace(pending=pending, high=instruction.ticket, carried=carried)
         )

@@ -15,7 +15,7 @@ import safetensors.numpy
 from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.plan import Specs
-from sagda.federation.protocol.client import Cache, Pending
+from sagda.federation.protocol.client import Cache, PendingMemory
 from sagda.federation.protocol.letters import adapter, version_of
 from sagda.federation.protocol.messages import Reply, Ticket
 from sagda.federation.protocol.wire import Part
@@ -93,7 +93,7 @@ class SiteCacheFile:
 
     def pending(
         self, about: dict[str, Any], arrays: dict[str, np.ndarray]
-    ) -> Pending | None:
+    ) -> PendingMemory | None:
         """The memory that is pending, with the reply that offered it."""
         version = version_of(about["pending"])
         if version is None:
@@ -106,7 +106,7 @@ class SiteCacheFile:
             if name.startswith("reply/")
         }
         reply = adapter(Reply).validate_python(about["reply"])
-        return Pending(
+        return PendingMemory(
             version=version,
             memory=self.specs.memory.restored(arrays, "pending"),
             reply=reply._replace(payload=payload),
