@@ -172,15 +172,15 @@ def share_of_positives(federation: Federation) -> float:
             f"{type(federation.data).__name__}."
         )
     label = federation.data.label
-    found = np.unique(label)
-    if found.dtype.kind not in "fiu" or not np.isin(found, (-1, 1)).all():
+    classes = np.unique(label)
+    if classes.dtype.kind not in "fiu" or not np.isin(classes, (-1, 1)).all():
         raise BadValue(
-            f"labels must be -1 and +1, found {len(found)} classes from {found[0]} to "
-            f"{found[-1]}; sagda.binary(table, positive=...) makes them so."
+            f"labels must be -1 and +1, found {len(classes)} classes from {classes[0]} "
+            f"to {classes[-1]}; sagda.binary(table, positive=...) makes them so."
         )
-    if len(found) < 2:
+    if len(classes) < 2:
         raise BadValue(
-            f"labels must be of both classes, found only {found[0]:+g}; check the "
+            f"labels must be of both classes, found only {classes[0]:+g}; check the "
             "label column or the partition."
         )
     return float(federation.weight @ (label > 0))

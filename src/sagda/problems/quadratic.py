@@ -93,17 +93,13 @@ class Quadratic(Problem):
             >>> problem.smoothness, problem.mu, len(federation.size)
             (3.0, 1.0, 4)
         """
-        _check_dials(
-            clients=clients,
-            samples=samples,
-            x_dim=x_dim,
-            y_dim=y_dim,
-            smoothness=smoothness,
-            mu=mu,
-            heterogeneity=heterogeneity,
-            noise=noise,
-            strongly_concave=strongly_concave,
-        )
+        check.integer("clients", clients, low=1)
+        check.integer("samples", samples, low=1 if noise == 0 else 2)
+        check.integer("x_dim", x_dim, low=1)
+        check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
+        _check_dials(clients * samples, x_dim + y_dim, smoothness, mu)
+        check.real("heterogeneity", heterogeneity, low=0)
+        check.real("noise", noise, low=0)
 
         def normal(name: str, *shape: int) -> np.ndarray:
             return generator(seed, "quadratic", name).normal(size=shape)
@@ -176,31 +172,15 @@ class Quadratic(Problem):
         return {"distance_sq": jnp.sum(error.x**2) + jnp.sum(curved**2)}
 
 
-def _check_dials(
-    *,
-    clients: int,
-    samples: int,
-    x_dim: int,
-    y_dim: int,
-    smoothness: float,
-    mu: float,
-    heterogeneity: float,
-    noise: float,
-    strongly_concave: bool,
-) -> None:
-    check.integer("clients", clients, low=1)
-    check.integer("samples", samples, low=1 if noise == 0 else 2)
-    check.integer("x_dim", x_dim, low=1)
-    check.integer("y_dim", y_dim, low=1 if strongly_concave else 2)
-    gigabytes = 8e-9 * clients * samples * (x_dim + y_dim + 1) ** 2
+def _check_dials(rows: int, entries: int, smoothness: float, mu: float) -> None:
+    """Raise if the matrices are too large, or the curvatures contradict each other."""
+    gigabytes = 8e-9 * rows * (entries + 1) ** 2
     if gigabytes > LARGEST:
         raise BadValue(
             f"`clients` x `samples` must be smaller: every row has its matrices, "
-            f"{gigabytes:.0f} GB for {clients} x {samples} rows."
+            f"{gigabytes:.0f} GB for {rows} rows."
         )
     check.positive("mu", mu)
-    check.real("heterogeneity", heterogeneity, low=0)
-    check.real("noise", noise, low=0)
     if check.real("smoothness", smoothness) <= mu:
         raise BadValue(f"`smoothness` must be above `mu` = {mu:g}, got {smoothness:g}.")
 
