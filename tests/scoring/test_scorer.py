@@ -152,6 +152,7 @@ def test_evaluation_says_what_scikit_learn_says(here, capsys):
     card = Path("r/MODEL_CARD.md").read_text()
     assert "| test.csv | fsgda, seed 0 |" in card
     assert "| test.csv | sagda-i, seed 0 |" in card
+    assert "| algorithm fsgda | `fsgda(local_lr=" in card
     assert "Means and standard deviations over 2 seeds" in card
 
 

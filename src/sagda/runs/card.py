@@ -86,9 +86,7 @@ def data_table(results: Results, config: Config, simulated: bool) -> str:
 def training_table(results: Results, config: Config) -> str:
     """The problem, the algorithms with their parameters, and the version."""
     summary = results.summary
-    methods = [
-        [f"algorithm {n}", f"`{text}`"] for n, text in summary["methods"].items()
-    ]
+    methods = summary["methods"].items()
     rows = [
         ["problem", f"{config.problem}, model {config.model}"],
         ["rounds", f"{summary['rounds']}{results.early}"],
