@@ -74,8 +74,8 @@ def test_a_federations_models_can_be_judged(tmp_path, capsys):
         sites[i] = replace(site, data=str(tmp_path / f"{i}.csv"))
     folder = run_in(tmp_path, sites)
     card = (folder / "MODEL_CARD.md").read_text()
-    assert "every site's own" in card
-    assert "A federation: rows stayed at their sites" in card
+    assert "each site's own" in card
+    assert "This was a federation: the rows stayed at their sites" in card
     # A site knows its columns by name, the server by place; neither scores the label.
     moved = tmp_path / "moved.csv"
     frame[["label", "d", "b", "a", "c"]].to_csv(moved, index=False)
