@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     environment: dict[str, Any]
 
 
-class Entry(NamedTuple):
+class CheckpointFile(NamedTuple):
     """An algorithm's line in the manifest."""
 
     file: str
@@ -39,13 +39,13 @@ class Entry(NamedTuple):
     round: int
 
 
-class Manifest(NamedTuple):
+class CheckpointManifest(NamedTuple):
     """The content of manifest.json."""
 
     config_sha256: str
     data_sha256: str
     environment: dict[str, Any]
-    algorithms: dict[str, Entry]
+    algorithms: dict[str, CheckpointFile]
 
 
 class Checkpoints:
@@ -54,7 +54,7 @@ class Checkpoints:
     def __init__(self, folder: Path, config_digest: str, data_digest: str):
         self.folder = folder / "checkpoint"
         self.config_digest, self.data_digest = config_digest, data_digest
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CheckpointFile] = {}
 
     def save(self, name: str, run: Run) -> None:
         """Replace the checkpoint of the algorithm `name`; the others stay."""
@@ -63,8 +63,8 @@ class Checkpoints:
         content = safetensors.numpy.save(run.arrays(), {"schema": str(SCHEMA)})
         file = f"{name}-{run.round:08d}.safetensors"
         digest = durable.write(self.folder / file, content)
-        self.entries[name] = Entry(file, digest, run.round)
-        manifest = Manifest(
+        self.entries[name] = CheckpointFile(file, digest, run.round)
+        manifest = CheckpointManifest(
             config_sha256=self.config_digest,
             data_sha256=self.data_digest,
             environment=environment(),
@@ -112,24 +112,24 @@ class Checkpoints:
         return Stored(runs, manifest.environment)
 
 
-def as_text(manifest: Manifest) -> str:
+def as_text(manifest: CheckpointManifest) -> str:
     """The manifest as JSON."""
     entries = {name: entry._asdict() for name, entry in manifest.algorithms.items()}
     values = {"schema": SCHEMA} | manifest._asdict() | {"algorithms": entries}
     return json.dumps(values, indent=1) + "\n"
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> CheckpointManifest:
     """The manifest at `path`; an error if it is damaged or of another schema."""
     schema, manifest = None, None
     try:
         values = json.loads(path.read_bytes())
         schema = values.pop("schema")
         entries = values.pop("algorithms")
-        algorithms = {name: Entry(**entry) for name, entry in entries.items()}
+        algorithms = {name: CheckpointFile(**entry) for name, entry in entries.items()}
         # A file name with a folder in it would lead out of the checkpoint.
         if all(Path(entry.file).name == entry.file for entry in algorithms.values()):
-            manifest = Manifest(**values, algorithms=algorithms)
+            manifest = CheckpointManifest(**values, algorithms=algorithms)
     except (ValueError, TypeError, AttributeError, KeyError):
         pass
     if schema not in (None, SCHEMA):
