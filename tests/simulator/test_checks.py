@@ -194,7 +194,7 @@ CASES = {
         lambda: simulate(round=3),
         "`option of simulate` must be one of method, problem, federation, rounds, "
         "cohort, batch_size, dropout, seeds, eval_every, chunk, metrics, test, start, "
-        "float64, layout, stream, progress, resume, got 'round'; did you mean "
+        "float64, layout, progress, resume, got 'round'; did you mean "
         "'rounds'?",
     ),
     "a name for a method": (

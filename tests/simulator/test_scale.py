@@ -19,14 +19,13 @@ from sagda.check import BadValue
 from sagda.keys import key_of, root_key
 from sagda.methods import stack
 from sagda.models.networks import row_by_row
-from sagda.simulator.cohort import choose, cohort_of
+from sagda.simulator.cohort import choose
 from sagda.simulator.evaluator import EvaluatedState, Evaluator, evaluate
 from sagda.simulator.exchange import packed, unpacked
 from sagda.simulator.layout import Layout, StackedRuns
 from sagda.simulator.rounds import programs
 from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
-from sagda.simulator.stream import Stream
 from support import flat, uneven_table
 
 
@@ -250,93 +249,6 @@ def test_use_cores_comes_before_jax():
     )
     assert done.returncode == 1
     assert "must be called before anything else uses JAX" in done.stderr
-
-
-def ten_sites():
-    """Ten clients of one to four rows."""
-    return uneven_table([1, 4, 2, 3, 1, 2, 4, 3, 2, 1])
-
-
-@pytest.mark.parametrize(
-    ("name", "layout", "clients", "batch_size"),
-    [
-        ("sagda-i", "batched/2:clients", ten_sites(), 1),
-        ("sagda-ii", "mapped/1", ten_sites(), 1),
-        ("sagda-i", "mapped/1", uneven_table([3] * 10), 2),
-        ("sagda-ii", "batched/2:clients", uneven_table([3] * 10), None),
-    ],
-)
-@pytest.mark.slow
-def test_rows_that_stream_give_the_run_of_rows_that_stay(
-    name, layout, clients, batch_size
-):
-    run = lambda stream: sagda.simulate(
-        sagda.algorithm(name, local_steps=2),
-        sagda.AUC.of(clients),
-        clients,
-        rounds=12,
-        cohort=2,
-        batch_size=batch_size,
-        seeds=(0, 1),
-        eval_every=5,
-        layout=layout,
-        dropout=0.2,
-        stream=stream,
-    )
-    stays, streams = run(None), run(16)
-    np.testing.assert_array_equal(flat(stays.z), flat(streams.z))
-    for column in ("grad_phi_sq", "auc_train", "samples"):
-        np.testing.assert_allclose(
-            stays.history[column], streams.history[column], rtol=1e-5
-        )
-
-
-def test_only_the_rows_of_coming_cohorts_are_on_the_device():
-    clients = ten_sites()
-    keys = jax.vmap(root_key)(np.arange(1, dtype=np.uint32))
-    method = sagda.fsgda().build()
-    setup = Setup.of(
-        sagda.AUC.of(clients), clients, jnp.float32, cohort=2, batch_size=1, streamed=9
-    )
-    stream = Stream(
-        clients, jnp.float32, method, keys, 9, setup, Layout(1, 1, 1, False)
-    )
-    t, here, brought = 0, setup, set()
-    while t < 50:
-        here, until = stream.bring(here, t, min(t + 1, 50))
-        brought.add(stream.span)
-        assert until == t + 1
-        assert len(here.clients.table.label) == 9
-        for round in range(t, until):
-            for i in np.asarray(
-                cohort_of(keys[0], round, method.phases[0], clients.clients, 2)
-            ):
-                first, count = clients.start[i], clients.size[i]
-                there = int(here.clients.start[i])
-                np.testing.assert_array_equal(
-                    here.clients.table.features[there : there + count],
-                    clients.data.features[first : first + count].astype(np.float32),
-                )
-        t = until
-    assert len(brought) < 50  # what came for several rounds stayed for them
-    assert setup.clients.table.features.is_deleted()
-
-
-def test_a_stream_must_hold_a_round():
-    clients = ten_sites()
-    run = lambda method, **options: sagda.simulate(
-        method, sagda.AUC.of(clients), clients, batch_size=1, rounds=2, **options
-    )
-    with pytest.raises(BadValue, match="`stream` must hold the rows of one round, up"):
-        run(sagda.fsgda(), cohort=2, stream=7)
-    with pytest.raises(BadValue, match="`stream` must be None where a method asks all"):
-        run(sagda.sagda_i(start="warm"), cohort=2, stream=12)
-    assert run(sagda.fsgda(), stream=23).round == 2  # all rows: nothing streams
-    # Runs of one seed draw the same clients, however many they are.
-    rates = [sagda.fsgda(local_lr=rate) for rate in (0.1, 0.2, 0.3)]
-    problem = sagda.AUC.of(clients)
-    options = {"batch_size": 1, "rounds": 2, "cohort": 2, "stream": 8}
-    assert len(sagda.sweep(rates, problem, clients, **options)) == 3
 
 
 class Counted(NamedTuple):

@@ -84,7 +84,7 @@ def advise(
         max_server_lr=max_server_lr,
         try_rates=not theory_only,
         waiting=waiting,
-        **values.model_dump(include={"dropout", "float64", "layout", "stream"}),
+        **values.model_dump(include={"dropout", "float64", "layout"}),
     )
     if picture is not None:
         from sagda.report.theory_charts import curves, draw

@@ -34,7 +34,7 @@ TABLE = "federation"
 BROUGHT = (
     "data", "label", "client_column", "categorical", "positive", "per_class",
     "clients", "samples", "partition", "alpha", "split_seed", "dropout", "seeds",
-    "layout", "stream", "grid", "trials",
+    "layout", "grid", "trials",
 )  # fmt: skip
 WATCHED = ("track", "stop_early", "patience")
 WIDEST = 1000  # features that can be standardised: two numbers each in each letter

@@ -42,7 +42,7 @@ GROUPS = {
     ),
     "run": (
         "rounds", "seed", "seeds", "cohort", "dropout", "stop_early", "patience",
-        "float64", "layout", "stream", "grid", "trials",
+        "float64", "layout", "grid", "trials",
     ),
     "output": ("eval_every", "track"),
 }  # fmt: skip
@@ -141,8 +141,6 @@ class Config(BaseModel):
     """Compute in double precision."""
     layout: str = "auto"
     """Memory layout of clients and seeds: auto, mapped, batched/2:clients, chunk-16."""
-    stream: Count | None = None
-    """Number of rows on the device at a time (default: as many as fit)."""
     track: str | None = None
     """Tracker that logs evaluations to the run folder; `sagda list` shows all."""
     stop_early: str | None = None

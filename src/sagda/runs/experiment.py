@@ -214,6 +214,5 @@ def run_options(experiment: Experiment) -> RunOptions:
         eval_every=config.eval_every,
         float64=config.float64,
         layout=config.layout,
-        stream=config.stream,
         test=experiment.test,
     )

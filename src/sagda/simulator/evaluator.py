@@ -51,8 +51,7 @@ class Evaluator:
         self.batch_size = view.clients.batch_size
         if test is not None:
             columns = Table(test.features, test.label)
-            (device,) = view.weight.devices()
-            put = lambda a: on_device(a, view.weight.dtype, device=device)
+            put = partial(on_device, dtype=view.weight.dtype)
             self.test = jax.tree.map(put, columns)
 
     def __call__(self, state: EvaluatedState) -> Measurements:

@@ -23,7 +23,6 @@ from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.simulator.run import Progress, Run, checked_resume
 from sagda.simulator.setup import Setup, fetch
-from sagda.simulator.stream import Stream
 
 CHUNK_SECONDS = 0.5
 
@@ -59,13 +58,6 @@ class RoundLoop(abc.ABC):
     @abc.abstractmethod
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
         """The first carry and its round, recorded and evaluated."""
-
-    @abc.abstractmethod
-    def prepare(self, first: int, last: int) -> int:
-        """Bring the rows of rounds from `first` on to the device.
-
-        Returns the round, at most `last`, up to which the rows are there.
-        """
 
     @abc.abstractmethod
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
@@ -110,7 +102,6 @@ class RoundLoop(abc.ABC):
             ahead = min(options.chunk or size, self.longest_chunk)
             stop = min(rounds, t + ahead, t + every - t % every)
             clock = time.perf_counter()
-            stop = self.prepare(t, stop)
             carry, tally = self.advance(carry, t, stop)
             seconds = time.perf_counter() - clock
             recorder.count(tally, seconds)
@@ -181,11 +172,10 @@ class CompiledLoop(RoundLoop):
         setup: Setup,
         layout: Layout,
         stacked: StackedRuns,
-        stream: Stream | None,
     ):
         rows = setup.cohort * setup.clients.widest
         super().__init__(runs, recorder, str(layout), rows)
-        self.setup, self.stacked, self.stream = setup, stacked, stream
+        self.setup, self.stacked = setup, stacked
         self.split = is_split(layout, setup.cohort, setup.clients.count)
         self.specs = carry_specs(layout, self.split)
         self.programs = programs(layout, self.split)
@@ -210,11 +200,6 @@ class CompiledLoop(RoundLoop):
             self.evaluate(carry, t)
         self.compile_seconds = time.perf_counter() - clock
         return carry, t
-
-    def prepare(self, first: int, last: int) -> int:
-        if self.stream is not None:
-            self.setup, last = self.stream.bring(self.setup, first, last)
-        return last
 
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
         span = np.int32(first), np.int32(last)

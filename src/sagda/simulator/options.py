@@ -32,7 +32,7 @@ from sagda.simulator.run import Callback, Callbacks, Run
 class RunOptions:
     """How to simulate: rounds, participation, evaluation, layout, checkpoints.
 
-    `chunk`, `eval_every`, `stream` and `resume` do not change any result.
+    `chunk`, `eval_every` and `resume` do not change any result.
 
     Args:
         rounds: number of communication rounds (T), counted from the start of the run
@@ -61,9 +61,6 @@ class RunOptions:
             clients one after the other, `batched` all at once, `chunk-16` sixteen at a
             time. `/2` uses two devices, which share `:runs` or `:clients`. Results of
             two layouts agree up to rounding. `run.layout` is the layout that was used.
-        stream: number of rows on the device at a time. Rows of the next cohorts are
-            copied to the device when needed, and the host evaluates. None keeps all
-            rows on the device, or as many as an accelerator has memory for.
         progress: one callback or several. Each receives a `Progress` after each chunk,
             and once when a run is resumed. If one returns True, the run stops there, is
             evaluated and returned. A callback that is a context manager is entered
@@ -87,7 +84,6 @@ class RunOptions:
     start: Point | None = None
     float64: bool = False
     layout: str = "auto"
-    stream: int | None = None
     progress: Callbacks | None = None
     resume: Run | Mapping[str, np.ndarray] | None = None
 
@@ -102,9 +98,8 @@ class RunOptions:
         seeds = tuple(check.integer("seeds", s, low=0, high=top) for s in seeds)
         object.__setattr__(self, "seeds", seeds)
         check.integer("eval_every", self.eval_every, low=1)
-        for name in ("chunk", "stream"):
-            if getattr(self, name) is not None:
-                check.integer(name, getattr(self, name), low=1)
+        if self.chunk is not None:
+            check.integer("chunk", self.chunk, low=1)
         check.kind("layout", self.layout, str, "such as 'auto'")
         parse(self.layout)
         for name, metric in self.chosen_metrics:

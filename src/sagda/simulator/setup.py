@@ -3,7 +3,8 @@
 What changes from round to round is `rounds.Carry`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -39,20 +40,18 @@ class Setup:
         batch_size: int | None,
         dropout: float = 0.0,
         mesh: Mesh | None = None,
-        streamed: int | None = None,
     ) -> "Setup":
         """The setup of a run, on every device of `mesh` (or on the first device).
 
-        Floats become `dtype`. `streamed` is the number of rows that are on the device
-        at a time, None for all of them.
+        Floats become `dtype`.
         """
         put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
         size = federation.size
         even = bool(size.min() == size.max()) and not federation.room
         clients = Clients(
             problem=put(problem),
-            table=put(first_rows(problem.columns(federation), streamed)),
-            start=None if even and streamed is None else put(federation.start),
+            table=put(numbers(problem.columns(federation))),
+            start=None if even else put(federation.start),
             size=None if even else put(size),
             count=federation.clients,
             widest=federation.widest,
@@ -75,26 +74,10 @@ class View:
     owner: jax.Array  # [rows], the client that has the row
 
     @classmethod
-    def of(
-        cls,
-        setup: Setup,
-        federation: Federation,
-        dtype: Any,
-        streamed: int | None = None,
-    ) -> "View":
-        """Evaluate on one device; on the host if rows are streamed."""
-        device = None if streamed is None else jax.local_devices(backend="cpu")[0]
-        put = lambda a: on_device(a, dtype, device=device)
-        if streamed is None:
-            # The first device's copy of the setup serves both.
-            clients = jax.tree.map(
-                lambda a: a.addressable_shards[0].data, setup.clients
-            )
-        else:
-            data = setup.clients.problem.columns(federation)
-            table, start = numbers(data), federation.start
-            clients = replace(setup.clients, table=table, start=start)
-            clients = jax.tree.map(put, jax.device_get(clients))
+    def of(cls, setup: Setup, federation: Federation, dtype: Any) -> "View":
+        """The view of the first device, which shares its copy of the setup."""
+        put = partial(on_device, dtype=dtype)
+        clients = jax.tree.map(lambda a: a.addressable_shards[0].data, setup.clients)
         return cls(clients, put(federation.weight), put(federation.owner))
 
 
@@ -110,15 +93,8 @@ def numbers(data: PyTree) -> PyTree:
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
-def first_rows(data: PyTree, count: int | None) -> PyTree:
-    """The first `count` rows of all columns that a loss may use."""
-    return jax.tree.map(lambda column: column[:count], numbers(data))
-
-
-def on_device(
-    array: Any, dtype: Any, mesh: Mesh | None = None, device: Any = None
-) -> jax.Array:
-    """An array on the device, or on all devices of `mesh`.
+def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
+    """An array on the first device, or on all devices of `mesh`.
 
     Floats become `dtype`, whole numbers have 32 bits. A memory-mapped column of the
     right type is not copied: processors read it from the file.
@@ -131,7 +107,7 @@ def on_device(
         )
     array = array.astype(kinds[array.dtype.kind], copy=False)
     if mesh is None:
-        return jax.device_put(array, device or jax.local_devices()[0])
+        return jax.device_put(array, jax.local_devices()[0])
     return placed(array, NamedSharding(mesh, PartitionSpec()))
 
 

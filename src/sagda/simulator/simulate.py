@@ -26,7 +26,6 @@ from sagda.simulator.options import RunOptions, takes_options
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.run import Run
 from sagda.simulator.setup import Setup, View
-from sagda.simulator.stream import Stream, rows_to_stream
 
 # Above this `inner_residual`, the inner maximum was not found. Solutions have residuals
 # below 1e-5, also in single precision.
@@ -138,7 +137,6 @@ def compiled_loop(
     dtype = jnp.float64 if options.float64 else jnp.float32
     starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
     z = jax.tree.map(lambda a: a[0], starts)
-    streamed = rows_to_stream(problem, federation, dtype, options.stream)
     make_setup = partial(
         Setup.of,
         problem,
@@ -147,7 +145,6 @@ def compiled_loop(
         cohort=options.cohort or federation.clients,
         batch_size=options.batch_size,
         dropout=options.dropout,
-        streamed=streamed,
     )
     setup = make_setup()
     check_loss(setup, z)
@@ -155,21 +152,17 @@ def compiled_loop(
     layout = resolve(options.layout, setup, algorithm, z, len(runs.seeds))
     if layout.devices > 1:
         setup = make_setup(mesh=layout.mesh)
-    view = View.of(setup, federation, dtype, streamed)
+    view = View.of(setup, federation, dtype)
     metrics = options.chosen_metrics
     evaluator = Evaluator(view, options.test, metrics)
     recorder = Recorder(evaluator, algorithm, z, runs.seeds, metrics)
     stacked = StackedRuns.of(layout, stack(runs.methods, dtype), keys, starts)
-    stream = None
-    if streamed is not None:
-        stream = Stream(federation, dtype, algorithm, keys, streamed, setup, layout)
     return CompiledLoop(
         runs=runs,
         recorder=recorder,
         setup=setup,
         layout=layout,
         stacked=stacked,
-        stream=stream,
     )
 
 

@@ -135,9 +135,6 @@ class TorchLoop(RoundLoop):
             return carry, no_counts(0)
         return self.round(s, algorithm, algorithm.opening, carry, 0, everyone=True)
 
-    def prepare(self, first: int, last: int) -> int:
-        return last  # all rows are there
-
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
         done = []
         for s, method in enumerate(self.runs.methods):
