@@ -60,7 +60,7 @@ def test_every_figure_is_complete(name):
                 assert not config.set
 
 
-@pytest.mark.parametrize("name", [*claims.PANELS, "partial"])
+@pytest.mark.parametrize("name", [*figures.PANELS, "partial"])
 def test_tuned_rates_are_inside_their_sweeps(name):
     """All methods have one budget, or more if a grid grew; the best is not an edge."""
     found = figures.read(name).tuning["found"]

@@ -79,7 +79,7 @@ def small(monkeypatch, tmp_path):
     for module in (speedup, slopes):
         monkeypatch.setattr(module, "BENCHES", {"quadratic": bench})
         monkeypatch.setattr(module, "METHODS", {"full": ("fsgda",)})
-        few = lambda quick: [speedup.Theorem("fsgda", Setting(5, 5, 1, 50), False)]
+        few = lambda quick: [speedup.Task("theorem", "fsgda", Setting(5, 5, 1, 50))]
         monkeypatch.setattr(module, "theorems", few)
 
 
@@ -128,7 +128,7 @@ def test_the_command_runs_stops_resumes_and_writes_its_pages(
 def test_other_plans_and_broken_files(small, capsys):
     path = Path("r/evidence/speedup.json")
     evidence = speedup.SpeedupEvidence(path, quick=True, errors={"here": [1.0]})
-    evidence.trials["there"] = speedup.TrialRecord([1.0, 2.0], 3.0, 4.0, 5.0, [6.0])
+    evidence.trials["there"] = speedup.Trial([1.0, 2.0], 3.0, 4.0, 5.0, [6.0])
     evidence.save()
     assert speedup.read_evidence(path, quick=True) == evidence
     empty = speedup.SpeedupEvidence(path, quick=False)

@@ -26,8 +26,8 @@ LATER = pytest.mark.slow
 def test_with_everyone_the_mean_gradient_stays_below_the_bound(method, K, T):
     trial = run_trial(method, distant_case(), Setting(5, 5, K, T), seeds=10)
     for total in (trial.printed, trial.proof):
-        assert trial.measured.max() < total < trial.begin  # else it would say nothing
-        assert trial.mean > total / 10
+        assert max(trial.measured) < total < trial.begin  # else it would say nothing
+        assert np.mean(trial.measured) > total / 10
 
 
 @pytest.mark.parametrize("T", [10**4, pytest.param(10**5, marks=LATER)])
@@ -38,8 +38,8 @@ def test_with_sampled_clients_option_ii_exceeds_its_printed_bound(T):
         "sagda-ii", case, setting, Steps(2.2e-6, 1.2e-4, 1e3, 1e3), seeds=10
     )
     assert trial.printed == pytest.approx(2 * 0.5625 / (0.0022 * T))
-    assert trial.measured.min() > 2 * trial.printed
-    assert trial.measured.max() < trial.proof  # the term that is missing at least
+    assert min(trial.measured) > 2 * trial.printed
+    assert max(trial.measured) < trial.proof  # the term that is missing at least
 
 
 def test_rates_that_fail_a_condition_are_not_run():

@@ -4,13 +4,13 @@ A verdict is computed from comparisons between curves, never written by hand. `p
 shows the verdicts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from sagda.paper.evidence import Curve, Effect, Evidence, effect
+from sagda.paper.figure import PANELS, SETTINGS
 
-PANELS = ("fig1a", "fig1b", "fig1c", "fig1d")
 OPTIONS = ("sagda-i", "sagda-ii")
 BASELINES = ("cd-ma", "cd-mage-plus", "parallel-sgda")
 EvidenceOf = dict[str, Evidence]  # by figure
@@ -20,13 +20,17 @@ class ClaimRow(NamedTuple):
     """One comparison: how much smaller the first error is than the second."""
 
     figure: str
-    setting: str
     first: str
     second: str
     effect: Effect
 
 
-Compare = Callable[[EvidenceOf], Iterator[ClaimRow]]
+class Comparisons(NamedTuple):
+    """The figures of a claim, and the pairs of names to compare among their curves."""
+
+    figures: tuple[str, ...]
+    pairs: Callable[[Iterable[str]], Iterator[tuple[str, str]]]
+    metric: str | None = None  # None: the main metric of the curves
 
 
 class Claim(NamedTuple):
@@ -35,7 +39,7 @@ class Claim(NamedTuple):
     text: str
     where: str
     axis: str
-    compare: Compare
+    comparisons: Comparisons
 
 
 class Verdict(NamedTuple):
@@ -74,59 +78,30 @@ def against(
     figures: tuple[str, ...],
     firsts: tuple[str, ...],
     seconds: tuple[str, ...],
-    axis: str,
     metric: str | None = None,
-) -> Compare:
+) -> Comparisons:
     """Compares each of `firsts` with each of `seconds` in all settings of `figures`."""
 
-    def compare(evidence: EvidenceOf) -> Iterator[ClaimRow]:
-        for figure in figures:
-            if figure not in evidence:
-                continue
-            for setting, curves in evidence[figure].curves.items():
-                for first, second in product(firsts, seconds):
-                    if first != second and {first, second} <= set(curves):
-                        a, b = (by_metric(curves[n], metric) for n in (first, second))
-                        yield ClaimRow(
-                            figure=figure,
-                            setting=setting,
-                            first=first,
-                            second=second,
-                            effect=effect(a, b, axis),
-                        )
+    def pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        return (pair for pair in product(firsts, seconds) if set(pair) <= set(names))
 
-    return compare
+    return Comparisons(figures, pairs, metric)
 
 
-def by_metric(curve: Curve, metric: str | None) -> Curve:
-    """The curve with `metric` as its main metric; None keeps its own."""
-    return curve._replace(values={metric: curve.values[metric]}) if metric else curve
-
-
-def larger_is_better(figure: str, axis: str) -> Compare:
+def larger_is_better(figure: str) -> Comparisons:
     """Compares each value of a sweep with the next smaller one of the same method."""
 
-    def compare(evidence: EvidenceOf) -> Iterator[ClaimRow]:
-        if figure not in evidence:
-            return
-        for setting, curves in evidence[figure].curves.items():
-            groups: dict[str, list[tuple[float, str, Curve]]] = {}
-            for name, curve in curves.items():
-                method, _, point = name.partition(" ")
-                value = float(point.partition("=")[2])
-                groups.setdefault(method, []).append((value, name, curve))
-            for points in groups.values():
-                points.sort(key=lambda p: p[0])
-                for (_, small, a), (_, large, b) in pairwise(points):
-                    yield ClaimRow(
-                        figure=figure,
-                        setting=setting,
-                        first=large,
-                        second=small,
-                        effect=effect(b, a, axis),
-                    )
+    def pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        # A name is "method parameter=value".
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(name.partition(" ")[0], []).append(name)
+        for points in groups.values():
+            points.sort(key=lambda name: float(name.partition("=")[2]))
+            for smaller, larger in pairwise(points):
+                yield larger, smaller
 
-    return compare
+    return Comparisons((figure,), pairs)
 
 
 CLAIMS = (
@@ -134,86 +109,104 @@ CLAIMS = (
         text="SAGDA converges faster than CD-MA, CD-MAGE+ and Parallel-SGDA in rounds.",
         where="section 4",
         axis="round",
-        compare=against(PANELS, OPTIONS, BASELINES, "round"),
+        comparisons=against(PANELS, OPTIONS, BASELINES),
     ),
     Claim(
         text="SAGDA has a lower sample complexity than all other algorithms.",
         where="section 4",
         axis="samples",
-        compare=against(PANELS, OPTIONS, ("fsgda", *BASELINES), "samples"),
+        comparisons=against(PANELS, OPTIONS, ("fsgda", *BASELINES)),
     ),
     Claim(
         text="SAGDA is ahead of FSGDA at equal rounds.",
         where="section 3, which removes FSGDA's drift",
         axis="round",
-        compare=against(PANELS, OPTIONS, ("fsgda",), "round"),
+        comparisons=against(PANELS, OPTIONS, ("fsgda",)),
     ),
     Claim(
         text="SAGDA is ahead of all others at equal bytes.",
         where="not in the paper: SAGDA sends twice what FSGDA sends in a round",
         axis="bytes",
-        compare=against(PANELS, OPTIONS, ("fsgda", *BASELINES), "bytes"),
+        comparisons=against(PANELS, OPTIONS, ("fsgda", *BASELINES)),
     ),
     Claim(
         text="With 10 of 100 clients a round, SAGDA is ahead of all others at equal "
         "rounds.",
         where="abstract and section 3, without an experiment",
         axis="round",
-        compare=against(("partial",), OPTIONS, ("fsgda", *BASELINES), "round"),
+        comparisons=against(("partial",), OPTIONS, ("fsgda", *BASELINES)),
     ),
     Claim(
         text="The gradient norm decreases in rounds as K increases.",
         where="appendix A, Figure 4",
         axis="round",
-        compare=larger_is_better("steps", "round"),
+        comparisons=larger_is_better("steps"),
     ),
     Claim(
         text="It also decreases as K increases at equal samples.",
         where="not in the text; Figure 4 shows samples too",
         axis="samples",
-        compare=larger_is_better("steps", "samples"),
+        comparisons=larger_is_better("steps"),
     ),
     Claim(
         text="Larger local rates converge faster.",
         where="appendix A, Figures 5(a) and 6(a)",
         axis="round",
-        compare=larger_is_better("local-rates", "round"),
+        comparisons=larger_is_better("local-rates"),
     ),
     Claim(
         text="Larger server rates converge faster.",
         where="appendix A, Figures 5(b) and 6(b), and section 4",
         axis="round",
-        compare=larger_is_better("server-rates", "round"),
+        comparisons=larger_is_better("server-rates"),
     ),
     Claim(
         text="On GANs SAGDA and FSGDA converge better than the baselines (‖∇ₓf‖², "
         "rounds).",
         where="appendix A, Figure 3; a gradient may also vanish because y has won",
         axis="round",
-        compare=against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round"),
+        comparisons=against(("gan",), (*OPTIONS, "fsgda"), BASELINES),
     ),
     Claim(
         text="On GANs SAGDA and FSGDA generate rows nearer to the real ones (Fréchet).",
         where="not in the paper",
         axis="round",
-        compare=against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "round", "frechet"),
+        comparisons=against(("gan",), (*OPTIONS, "fsgda"), BASELINES, "frechet"),
     ),
     Claim(
         text="On GANs SAGDA generates rows nearer to the real ones than FSGDA "
         "(Fréchet).",
         where="not in the paper",
         axis="round",
-        compare=against(("gan",), ("sagda-i",), ("fsgda",), "round", "frechet"),
+        comparisons=against(("gan",), ("sagda-i",), ("fsgda",), "frechet"),
     ),
 )
 
 
 def verdicts(evidence: EvidenceOf) -> list[Verdict]:
     """A verdict for every claim and setting that has evidence."""
-    out = []
-    for claim in CLAIMS:
-        rows = list(claim.compare(evidence))
-        for setting in ("paper", "tuned"):
-            if some := [row for row in rows if row.setting == setting]:
-                out.append(Verdict(claim, setting, some))
-    return out
+    every = (
+        Verdict(claim, setting, list(compared(claim, setting, evidence)))
+        for claim, setting in product(CLAIMS, SETTINGS)
+    )
+    return [verdict for verdict in every if verdict.rows]
+
+
+def compared(claim: Claim, setting: str, evidence: EvidenceOf) -> Iterator[ClaimRow]:
+    """The effects of all comparisons of a claim in one setting."""
+    figures, pairs, metric = claim.comparisons
+    for figure in (name for name in figures if name in evidence):
+        curves = evidence[figure].curves.get(setting, {})
+        for first, second in pairs(curves):
+            a, b = (by_metric(curves[name], metric) for name in (first, second))
+            yield ClaimRow(
+                figure=figure,
+                first=first,
+                second=second,
+                effect=effect(a, b, claim.axis),
+            )
+
+
+def by_metric(curve: Curve, metric: str | None) -> Curve:
+    """The curve with `metric` as its main metric; None keeps its own."""
+    return curve._replace(values={metric: curve.values[metric]}) if metric else curve

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sagda import durable
+from sagda.check import BadValue
 from sagda.runs.results import Results, read_results
 
 BUDGETS = ("round", "samples", "bytes")
@@ -83,13 +84,12 @@ def curve_of(results: Results, name: str) -> Curve:
         (k for k in columns if k.startswith("share_")), key=lambda k: int(k[6:])
     )
     shares = np.stack([columns[k][:, -1] for k in kinds], 1) if kinds else None
-    values = {k: columns[k] for k in KEPT if k in columns}
-    total = columns["bytes_down"] + columns["bytes_up"]
+    whole = lambda counts: np.rint(counts.mean(0)).astype(int)
     return Curve(
-        round=columns["round"][0],
-        samples=columns["samples"].mean(0),
-        bytes=total.mean(0),
-        values=values,
+        round=whole(columns["round"]),
+        samples=whole(columns["samples"]),
+        bytes=whole(columns["bytes_down"] + columns["bytes_up"]),
+        values={k: columns[k] for k in KEPT if k in columns},
         shares=shares,
     )
 
@@ -100,64 +100,40 @@ def store(path: Path, evidence: Evidence) -> None:
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return plain(value.tolist())
+        if isinstance(value, (Evidence, Curve)):
+            return plain(value._asdict())
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items()}
         if isinstance(value, list):
-            return [plain(v) for v in value]
+            return [plain(part) for part in value]
         if isinstance(value, float):
             return float(f"{value:.4g}") if math.isfinite(value) else None
         return value
 
-    def counts(values: np.ndarray) -> list[int]:
-        return [round(v) for v in values.tolist()]
-
-    settings = {
-        setting: {
-            name: {
-                "round": counts(curve.round),
-                "samples": counts(curve.samples),
-                "bytes": counts(curve.bytes),
-                "values": {k: plain(v) for k, v in curve.values.items()},
-                "shares": plain(curve.shares),
-            }
-            for name, curve in curves.items()
-        }
-        for setting, curves in evidence.curves.items()
-    }
-    text = json.dumps(
-        {
-            "figure": evidence.figure,
-            "quick": evidence.quick,
-            "digests": evidence.digests,
-            "curves": settings,
-        },
-        separators=(",", ":"),
-    )
-    durable.write(path, text + "\n")
+    durable.write(path, json.dumps(plain(evidence), separators=(",", ":")) + "\n")
 
 
 def load(path: Path) -> Evidence:
     """Read evidence; null, which stands for NaN and infinity, becomes NaN."""
+
+    def arrays(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: arrays(part) for key, part in value.items()}
+        return None if value is None else np.array(value, float)
+
     stored = json.loads(path.read_text(encoding="utf-8"))
-    array = lambda value: np.array(value, float)
-
-    def curve(fields: dict[str, Any]) -> Curve:
-        shares = fields["shares"]
-        return Curve(
-            round=array(fields["round"]),
-            samples=array(fields["samples"]),
-            bytes=array(fields["bytes"]),
-            values={k: array(v) for k, v in fields["values"].items()},
-            shares=None if shares is None else array(shares),
-        )
-
     curves = {
-        setting: {name: curve(fields) for name, fields in some.items()}
+        setting: {name: Curve(**arrays(fields)) for name, fields in some.items()}
         for setting, some in stored["curves"].items()
     }
-    return Evidence(
-        figure=stored["figure"],
-        quick=stored["quick"],
-        digests=stored["digests"],
-        curves=curves,
+    return Evidence(**stored | {"curves": curves})
+
+
+def unreadable(path: Path) -> BadValue:
+    """The error that a file is not evidence."""
+    return BadValue(
+        f"{path} must be evidence as `sagda reproduce` writes it, but cannot be read; "
+        "remove it to run it again."
     )
 
 

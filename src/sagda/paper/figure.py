@@ -13,19 +13,10 @@ from sagda import check
 from sagda.check import BadValue
 from sagda.runs.config import Config, build
 
-ORDER = (
-    "fig1a",
-    "fig1b",
-    "fig1c",
-    "fig1d",
-    "partial",
-    "steps",
-    "local-rates",
-    "server-rates",
-    "gan",
-)
+PANELS = ("fig1a", "fig1b", "fig1c", "fig1d")
+ORDER = (*PANELS, "partial", "steps", "local-rates", "server-rates", "gan")
 # Figure 2 shows the runs of Figure 1 against samples.
-ALSO = {"fig2a": "fig1a", "fig2b": "fig1b", "fig2c": "fig1c", "fig2d": "fig1d"}
+ALSO = {panel.replace("1", "2"): panel for panel in PANELS}
 SETTINGS = ("paper", "tuned")
 QUICK_ROUNDS, QUICK_SEEDS = 10, 2  # a quick run has 1/10 of the rounds, <= 2 seeds
 
@@ -61,17 +52,14 @@ def chosen(names: list[str]) -> list[str]:
 
 def read(name: str, folder: Path | None = None) -> Figure:
     """The figure of that name, from `folder` if it has one, else from the package."""
-    custom = None if folder is None else folder / f"{name}.toml"
-    if custom is not None and custom.is_file():
-        text = custom.read_text(encoding="utf-8")
-    else:
-        packaged = resources.files("sagda.paper").joinpath("figures", f"{name}.toml")
-        text = packaged.read_text(encoding="utf-8")
+    path = resources.files("sagda.paper").joinpath("figures", f"{name}.toml")
+    if folder is not None and (folder / f"{name}.toml").is_file():
+        path = folder / f"{name}.toml"
     try:
-        return parse(name, text)
+        return parse(name, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise BadValue(
-            f"{custom or name} must describe a figure, with `title`, `where`, `cost`, "
+            f"{path} must describe a figure, with `title`, `where`, `cost`, "
             f"`config` and `settings`: {error}."
         ) from None
 

@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from sagda.paper.charts import panel
-from sagda.paper.claims import PANELS, EvidenceOf, Verdict, verdicts
+from sagda.paper.claims import EvidenceOf, Verdict, verdicts
 from sagda.paper.evidence import BUDGETS, Evidence, crossing
-from sagda.paper.figure import Figure
+from sagda.paper.figure import PANELS, Figure
 from sagda.problems.metrics import AXES
 from sagda.report import pictures
 from sagda.report.blocks import Block, Chart, Grid, Heading, Pictures, Text
 from sagda.runs.results import bytes_text, read_pictures
+
+QUICK_RUN = Text(
+    "This is a quick run with a tenth of the rounds and at most two seeds. It shows "
+    "that the programs work. Its numbers prove nothing."
+)
 
 
 def blocks(
@@ -24,10 +29,7 @@ def blocks(
 ) -> Iterator[Block]:
     """The whole page: verdicts first, then each figure with its numbers."""
     if any(one.quick for one in evidence.values()):
-        yield Text(
-            "This is a quick run with a tenth of the rounds and at most two seeds. It "
-            "shows that the programs work. Its numbers prove nothing."
-        )
+        yield QUICK_RUN
     every = verdicts(evidence)
     yield Heading("Verdicts")
     yield Text(
@@ -51,14 +53,10 @@ def blocks(
 
 def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
     """All comparisons behind one verdict."""
+    axis = AXES[verdict.claim.axis]
     yield Heading(f"{verdict.claim.text} ({verdict.setting}: {verdict.word})", 3)
     yield Grid(
-        [
-            "figure",
-            "error of",
-            "against",
-            f"effect at equal {AXES[verdict.claim.axis]}",
-        ],
+        ["figure", "error of", "against", f"effect at equal {axis}"],
         [[r.figure, r.first, r.second, str(r.effect)] for r in verdict.rows],
     )
 
@@ -77,34 +75,23 @@ def figure_blocks(
             panel(curves, window),
             f"{setting.capitalize()}: {figure.captions[setting]} {how}.",
         )
-        diverged = {
-            n: int((~np.isfinite(c.error[:, -1])).sum()) for n, c in curves.items()
-        }
-        if any(diverged.values()):
-            counts = ", ".join(
-                f"{n} ({k} of {seeds})" for n, k in diverged.items() if k
-            )
-            yield Text(f"Seeds that diverged (NaN or infinity): {counts}.")
+        broken = {n: (~np.isfinite(c.error[:, -1])).sum() for n, c in curves.items()}
+        counts = [f"{n} ({k} of {seeds})" for n, k in broken.items() if k]
+        if counts:
+            sentence = f"Seeds that diverged (NaN or infinity): {', '.join(counts)}."
+            yield Text(sentence)
         if figure.name in (*PANELS, "partial"):
             yield from budget_blocks(evidence, setting)
         if any(curve.shares is not None for curve in curves.values()):
             yield from gan_blocks(figure, evidence, setting, out)
     if tuned := figure.tuning.get("found"):
         yield Text("The tuned rates, each the best of its sweep on other seeds:")
-        yield Grid(
-            ["method", "local rate", "server rate", "points tried"],
-            [
-                [
-                    name,
-                    f"{one['best']['local_lr']:g}",
-                    f"{one['best']['server_lr']:g}"
-                    if "server_lr" in one["best"]
-                    else "none",
-                    str(len(one["sweep"])),
-                ]
-                for name, one in tuned.items()
-            ],
-        )
+        rows = []
+        for name, one in tuned.items():
+            rates = [one["best"].get(key) for key in ("local_lr", "server_lr")]
+            texts = ["none" if rate is None else f"{rate:g}" for rate in rates]
+            rows.append([name, *texts, str(len(one["sweep"]))])
+        yield Grid(["method", "local rate", "server rate", "points tried"], rows)
 
 
 def three_targets(evidence: Evidence, setting: str) -> list[float]:
@@ -155,22 +142,15 @@ def gan_blocks(
     rows, shares = [], []
     for name, curve in curves.items():
         distance = curve.values["frechet"].mean(axis=0)
-        rows.append(
-            [
-                name,
-                f"{distance[0]:.3g}",
-                f"{distance[-1]:.3g}",
-                f"{distance[0] / distance[-1]:.3g}",
-            ]
-        )
+        numbers = distance[0], distance[-1], distance[0] / distance[-1]
+        rows.append([name, *(f"{number:.3g}" for number in numbers)])
         if curve.shares is not None:
             mean = curve.shares.mean(axis=0)
             shares.append([name, *(f"{100 * share:.1f}" for share in mean)])
     yield Text("Fréchet distance between generated and real rows, mean over seeds:")
     yield Grid(["method", "start", "end", "ratio"], rows)
     yield Text("Share of each class among 2,000 generated rows, in per cent:")
-    classes = len(shares[0]) - 1
-    yield Grid(["method", *map(str, range(classes))], shares)
+    yield Grid(["method", *map(str, range(len(shares[0]) - 1))], shares)
     for part in figure.parts[setting]:
         for name, images in read_pictures(out / figure.name / setting / part).items():
             yield Pictures(

@@ -71,14 +71,9 @@ def reproduce_figures(
     reproduction = Reproduction(figures, out, quick=quick)
     stored = {name: None if again else reproduction.stored(name) for name in names}
     # Figures with stored evidence need no data.
-    missing = None
-    if any(figures[name].needs_mnist for name in names if stored[name] is None):
-        missing = mnist_problem()
-    left_out = [
-        name
-        for name in names
-        if missing and stored[name] is None and figures[name].needs_mnist
-    ]
+    on_mnist = [n for n in names if stored[n] is None and figures[n].needs_mnist]
+    missing = mnist_problem() if on_mnist else None
+    left_out = on_mnist if missing else []
     names = [name for name in names if name not in left_out]
     work = {name: reproduction.work(name) for name in names}
     evidence: EvidenceOf = {}
@@ -156,8 +151,8 @@ def reproduce_speedup(
             for line in speedup.lines(quick)
         ],
         "theorems": [
-            theorem._asdict()
-            | {"setting": theorem.setting._asdict()}
+            {"method": theorem.method, "setting": theorem.setting._asdict()}
+            | {"counter": not theorem.setting.full}
             | evidence.trials[str(theorem)]._asdict()
             for theorem in speedup.theorems(quick)
         ],

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sagda import durable
-from sagda.check import BadValue
-from sagda.paper.evidence import Evidence, compact, load, store
+from sagda.paper.evidence import Evidence, compact, load, store, unreadable
 from sagda.paper.figure import SETTINGS, Figure, quick, read
 from sagda.paper.tuning import retuned
 from sagda.runs.config import Config, write_toml
@@ -22,7 +21,7 @@ from sagda.runs.experiment import prepare, resolve
 class Job(NamedTuple):
     """One run of a figure: a configuration and its run folder."""
 
-    figure: str
+    title: str
     setting: str
     part: str
     config: Config
@@ -35,11 +34,6 @@ class Job(NamedTuple):
         config = self.folder / "config.toml"
         done = (self.folder / "summary.json").is_file() and config.is_file()
         return done and config.read_text(encoding="utf-8") == write_toml(self.config)
-
-    @property
-    def title(self) -> str:
-        """The figure, setting and part in words."""
-        return " ".join(part for part in (self.figure, self.setting, self.part) if part)
 
 
 def read_figures(
@@ -75,7 +69,7 @@ class Reproduction:
                 runs = len(config.algorithms) * points * config.seeds
                 jobs.append(
                     Job(
-                        figure=figure.name,
+                        title=f"{figure.name} {setting} {part}".strip(),
                         setting=setting,
                         part=part,
                         config=config,
@@ -101,10 +95,7 @@ class Reproduction:
         try:
             evidence = load(path)
         except (ValueError, KeyError, TypeError):
-            raise BadValue(
-                f"{path} must be evidence as `sagda reproduce` writes it, but cannot "
-                "be read; remove it to run the figure again."
-            ) from None
+            raise unreadable(path) from None
         return evidence if evidence.digests == self.digests(name) else None
 
     def digests(self, name: str) -> dict[str, str]:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from sagda import durable
 from sagda.check import BadValue
 from sagda.paper.evidence import interval
+from sagda.paper.page import QUICK_RUN
 from sagda.paper.speedup import (
     BENCHES,
     METHODS,
@@ -23,7 +25,7 @@ from sagda.paper.speedup import (
     theorems,
 )
 from sagda.report.blocks import Block, Chart, Grid, Heading, Text, as_markdown
-from sagda.report.charts import drawing, line_style
+from sagda.report.charts import drawing, line_style, plain
 
 BEGIN, END = "<!-- begin: speedup -->", "<!-- end: speedup -->"
 TITLES = {"quadratic": "quadratic", "a9a": "AUC on a9a"}
@@ -34,10 +36,7 @@ GREY = "#888888"
 def blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
     """The whole page."""
     if evidence.quick:
-        yield Text(
-            "This is a quick run with a tenth of the rounds and two seeds. It shows "
-            "that the programs work. Its numbers prove nothing."
-        )
+        yield QUICK_RUN
     yield from slope_blocks(evidence)
     yield from theorem_blocks(evidence)
 
@@ -54,32 +53,27 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
         "95 % interval. The last column has the corollary's prediction."
     )
     rows = []
-    for bench in BENCHES:
-        for clients, methods in METHODS.items():
-            for method in methods:
-                some = [
-                    line
-                    for line in every
-                    if (line.bench, line.clients, line.method)
-                    == (bench, clients, method)
-                ]
-                slopes = [str(fitted(line, evidence.errors_of(line))) for line in some]
-                predicted = ", ".join(f"{line.predicted:g}" for line in some)
-                head = [TITLES[bench], sizes(some), title(method)]
-                rows.append([*head, *slopes, predicted])
+    by_method: dict[tuple[str, str, str], list[Line]] = {}
+    for line in every:
+        key = line.bench, line.clients, line.method
+        by_method.setdefault(key, []).append(line)
+    for (bench, _, method), some in by_method.items():
+        slopes = [str(fitted(line, evidence.errors_of(line))) for line in some]
+        predicted = ", ".join(f"{line.predicted:g}" for line in some)
+        head = [TITLES[bench], sizes(some), title(method)]
+        rows.append([*head, *slopes, predicted])
     yield Grid(
         ["problem", "clients", "method", *OVER[:3], "rounds in 1/ε²", "predicted"], rows
     )
-    for bench in BENCHES:
-        for clients in METHODS:
-            some = [x for x in every if (x.bench, x.clients) == (bench, clients)]
-            yield Chart(
-                f"speedup-{bench}-{clients}",
-                panel(evidence, some),
-                f"{TITLES[bench]}, {CLIENTS[clients]}: the mean of ‖∇Φ‖² over mKT "
-                "where m, K or T is swept, and rounds over 1/ε². Geometric means with "
-                "95 % intervals; grey: the slopes -1/2 and 1.",
-            )
+    for bench, clients in product(BENCHES, METHODS):
+        some = [x for x in every if (x.bench, x.clients) == (bench, clients)]
+        yield Chart(
+            f"speedup-{bench}-{clients}",
+            panel(evidence, some),
+            f"{TITLES[bench]}, {CLIENTS[clients]}: the mean of ‖∇Φ‖² over mKT where m, "
+            "K or T is swept, and rounds over 1/ε². Geometric means with 95 % "
+            "intervals; grey: the slopes -1/2 and 1.",
+        )
 
 
 def title(method: str) -> str:
@@ -131,10 +125,8 @@ def panel(evidence: SpeedupEvidence, some: list[Line]) -> dict[str, Any]:
         chart(evidence, [line for line in some if line.over == over], legend=i == 0)
         for i, over in enumerate(OVER)
     ]
-    together = alt.hconcat(*drawn, spacing=16).resolve_scale(
-        color="shared", strokeDash="shared"
-    )
-    return together.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+    together = alt.hconcat(*drawn, spacing=16)
+    return plain(together.resolve_scale(color="shared", strokeDash="shared"))
 
 
 def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:

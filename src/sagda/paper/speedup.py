@@ -9,17 +9,18 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from sagda import durable
-from sagda.check import BadValue
 from sagda.data.datasets import load
 from sagda.data.federation import Federation
 from sagda.keys import generator
-from sagda.paper.evidence import interval
+from sagda.paper.evidence import interval, unreadable
 from sagda.paper.theorem import (
     Trial,
     distant_case,
@@ -74,8 +75,8 @@ BENCHES = {"quadratic": Bench(2000, 0.3, quadratic), "a9a": Bench(1000, 0.1, a9a
 problem_of = cache(lambda bench, clients: BENCHES[bench].make(clients))
 
 
-class SlopeRun(NamedTuple):
-    """One run of a slope, with all its seeds."""
+class Task(NamedTuple):
+    """One run with all its seeds: of a slope, or of a theorem (bench "theorem")."""
 
     bench: str
     method: str
@@ -102,9 +103,9 @@ class Line(NamedTuple):
     settings: list[Setting]
 
     @property
-    def runs(self) -> list[SlopeRun]:
+    def runs(self) -> list[Task]:
         """The run of every setting."""
-        return [SlopeRun(self.bench, self.method, s) for s in self.settings]
+        return [Task(self.bench, self.method, s) for s in self.settings]
 
     @property
     def predicted(self) -> float:
@@ -117,28 +118,25 @@ class Line(NamedTuple):
 
 def lines(quick: bool) -> Iterator[Line]:
     """Every sweep of the page; quick ones have two settings and 1/10 of the rounds."""
-    for name, bench in BENCHES.items():
-        for clients, methods in METHODS.items():
-            M = COHORT if clients == "full" else CLIENTS
-            for over in OVER:
-                base = Setting(
-                    clients=M,
-                    cohort=COHORT,
-                    local_steps=LOCAL_STEPS,
-                    rounds=bench.rounds,
-                )
-                settings = swept(over, clients, base)
-                if quick:
-                    ends = (settings[0], settings[-1])
-                    settings = [s._replace(rounds=s.rounds // 10) for s in ends]
-                for method in methods:
-                    yield Line(
-                        bench=name,
-                        clients=clients,
-                        method=method,
-                        over=over,
-                        settings=settings,
-                    )
+    for name, clients, over in product(BENCHES, METHODS, OVER):
+        base = Setting(
+            clients=COHORT if clients == "full" else CLIENTS,
+            cohort=COHORT,
+            local_steps=LOCAL_STEPS,
+            rounds=BENCHES[name].rounds,
+        )
+        settings = swept(over, clients, base)
+        if quick:
+            ends = (settings[0], settings[-1])
+            settings = [s._replace(rounds=s.rounds // 10) for s in ends]
+        for method in METHODS[clients]:
+            yield Line(
+                bench=name,
+                clients=clients,
+                method=method,
+                over=over,
+                settings=settings,
+            )
 
 
 def swept(over: str, clients: str, s: Setting) -> list[Setting]:
@@ -158,7 +156,7 @@ def swept(over: str, clients: str, s: Setting) -> list[Setting]:
 
 
 def errors_of_run(
-    task: SlopeRun, seeds: int, progress: Callable[[Progress], None]
+    task: Task, seeds: int, progress: Callable[[Progress], None]
 ) -> list[float]:
     """The mean of ||grad Phi||^2 over rounds, one for each seed."""
     problem, federation = problem_of(task.bench, task.setting.clients)
@@ -189,72 +187,46 @@ def fitted(line: Line, errors: np.ndarray) -> Slope:
 
     `errors` has shape [settings, seeds]; epsilon^2 is the error.
     """
-    sizes = [float(s.cohort * s.local_steps * s.rounds) for s in line.settings]
     if line.over == "rounds":
         sizes = [float(s.rounds) for s in line.settings]
+    else:
+        sizes = [float(s.cohort * s.local_steps * s.rounds) for s in line.settings]
     slopes = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
-    value, low, high = interval(-1 / slopes if line.over == "rounds" else slopes)
-    return Slope(value, low, high)
+    return Slope(*interval(-1 / slopes if line.over == "rounds" else slopes))
 
 
 # The theorems themselves.
 
 
-class Theorem(NamedTuple):
-    """A theorem to try: with all clients at its best rates, or the counter-example."""
-
-    method: str
-    setting: Setting
-    counter: bool
-
-    def __str__(self) -> str:
-        M, m, K, T = self.setting
-        return f"theorem {self.method} M={M} m={m} K={K} T={T}"
-
-    @property
-    def work(self) -> float:
-        """The expected work, in the unit of `SlopeRun.work`."""
-        return self.setting.rounds * 100.0
-
-
-def theorems(quick: bool) -> list[Theorem]:
+def theorems(quick: bool) -> list[Task]:
     """Every theorem that the page tries; quick ones have fewer rounds."""
     T = 10**4 if quick else 10**5
+    every = Setting(clients=5, cohort=5, local_steps=1, rounds=T)
+    one = Setting(clients=20, cohort=1, local_steps=1, rounds=10**4)
     trials = [
-        Theorem(method, Setting(clients=5, cohort=5, local_steps=K, rounds=T), False)
+        (method, every._replace(local_steps=K))
         for K in (1, 5)
         for method in METHODS["full"]
     ]
-    one = Setting(clients=20, cohort=1, local_steps=1, rounds=10**4)
-    rounds = (10**4,) if quick else (10**4, 10**5)
-    return trials + [Theorem("sagda-ii", one._replace(rounds=T), True) for T in rounds]
+    trials += [("sagda-ii", one._replace(rounds=r)) for r in sorted({10**4, T})]
+    return [Task("theorem", method, setting) for method, setting in trials]
 
 
 def try_theorem(
-    theorem: Theorem, seeds: int, progress: Callable[[Progress], None]
+    task: Task, seeds: int, progress: Callable[[Progress], None] | None
 ) -> Trial:
     """Run a theorem's method at rates that satisfy its conditions."""
-    case, steps = distant_case(theorem.setting.clients), None
-    if theorem.counter:
-        case = sampling_case(theorem.setting.clients)
+    case, steps = distant_case(task.setting.clients), None
+    if not task.setting.full:
+        case = sampling_case(task.setting.clients)
         # With K = 1 only products of rates matter. These satisfy the conditions.
         steps = Steps(x_local=2.2e-6, y_local=1.2e-4, x_server=1e3, y_server=1e3)
     return run_trial(
-        theorem.method, case, theorem.setting, steps, seeds=seeds, progress=progress
+        task.method, case, task.setting, steps, seeds=seeds, progress=progress
     )
 
 
 # The measured errors, stored after every run.
-
-
-class TrialRecord(NamedTuple):
-    """A trial of a theorem as it is stored, to five significant digits."""
-
-    rates: list[float]  # eta_x and eta_y
-    printed: float
-    proof: float
-    begin: float
-    measured: list[float]  # one for each seed
 
 
 @dataclass
@@ -264,7 +236,7 @@ class SpeedupEvidence:
     path: Path
     quick: bool
     errors: dict[str, list[float]] = field(default_factory=dict)
-    trials: dict[str, TrialRecord] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
 
     @property
     def seeds(self) -> int:
@@ -281,13 +253,12 @@ class SpeedupEvidence:
         """The errors of a sweep, [settings, seeds]."""
         return np.array([self.errors[str(run)] for run in line.runs])
 
-    def missing(self) -> list[SlopeRun | Theorem]:
+    def missing(self) -> list[Task]:
         """The runs without a result, each once, in the order of the page."""
-        runs = [run for line in lines(self.quick) for run in line.runs]
-        tasks: dict[str, SlopeRun | Theorem] = {str(run): run for run in runs}
-        tasks |= {str(theorem): theorem for theorem in theorems(self.quick)}
+        tasks = [run for line in lines(self.quick) for run in line.runs]
+        tasks += theorems(self.quick)
         done = self.errors.keys() | self.trials.keys()
-        return [task for name, task in tasks.items() if name not in done]
+        return [task for task in dict.fromkeys(tasks) if str(task) not in done]
 
     def save(self) -> None:
         """Write all results to `path`."""
@@ -307,34 +278,25 @@ def read_evidence(path: Path, *, quick: bool, again: bool = False) -> SpeedupEvi
         if facts["plan"] == evidence.plan:
             for name, value in facts["values"].items():
                 if isinstance(value, dict):
-                    evidence.trials[name] = TrialRecord(**value)
+                    evidence.trials[name] = Trial(**value)
                 else:
                     evidence.errors[name] = value
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadValue(
-            f"{path} must be evidence as `sagda reproduce` writes it, but cannot be "
-            "read; remove it to run it again."
-        ) from None
+        raise unreadable(path) from None
     return evidence
 
 
 def measure(
-    task: SlopeRun | Theorem,
+    task: Task,
     evidence: SpeedupEvidence,
     progress: Callable[[Progress], None],
 ) -> None:
-    """Make one run and save its result."""
+    """Make one run and save its result, with five significant digits."""
     digits = lambda value: float(f"{value:.5g}")
-    if isinstance(task, SlopeRun):
-        errors = errors_of_run(task, evidence.seeds, progress)
-        evidence.errors[str(task)] = [digits(error) for error in errors]
-    else:
+    if task.bench == "theorem":
         trial = try_theorem(task, evidence.seeds, progress)
-        evidence.trials[str(task)] = TrialRecord(
-            rates=[digits(trial.steps.x), digits(trial.steps.y)],
-            printed=digits(trial.printed),
-            proof=digits(trial.proof),
-            begin=digits(trial.begin),
-            measured=[digits(error) for error in trial.measured],
-        )
+        evidence.trials[str(task)] = jax.tree.map(digits, trial)
+    else:
+        errors = errors_of_run(task, evidence.seeds, progress)
+        evidence.errors[str(task)] = jax.tree.map(digits, errors)
     evidence.save()

@@ -21,14 +21,7 @@ from sagda.problems.metrics import mean_loss
 from sagda.problems.quadratic import Coefficients, Quadratic
 from sagda.simulator.run import Progress
 from sagda.simulator.simulate import simulate
-from sagda.theory import (
-    Constants,
-    Setting,
-    Steps,
-    bound,
-    check_conditions,
-    rates,
-)
+from sagda.theory import Constants, Setting, Steps, bound, check_conditions, rates
 
 FAR = 30.0  # distance from the start to the solution
 EVERY = 10  # rounds between evaluations; at such small rates little changes in between
@@ -46,18 +39,11 @@ class Case(NamedTuple):
 class Trial(NamedTuple):
     """The bound of a theorem and the measured means, one for each seed."""
 
-    method: str
-    setting: Setting
-    steps: Steps
+    rates: list[float]  # eta_x and eta_y
     printed: float
     proof: float
     begin: float  # ||grad Phi(x_0)||^2; a bound above it is trivial
-    measured: np.ndarray  # [seeds]
-
-    @property
-    def mean(self) -> float:
-        """The measured mean over seeds."""
-        return float(self.measured.mean())
+    measured: list[float]
 
 
 def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Case:
@@ -91,10 +77,10 @@ def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Cas
     )
 
 
-def distant_case(clients: int = 5, samples: int = 4) -> Case:
+def distant_case(clients: int = 5) -> Case:
     """A quadratic with kappa near 1, noise and spread 1, and a start far away."""
     problem, federation = Quadratic.make(
-        clients=clients, samples=samples, x_dim=3, y_dim=2, smoothness=1.05, mu=1.0,
+        clients=clients, samples=4, x_dim=3, y_dim=2, smoothness=1.05, mu=1.0,
         heterogeneity=1.0, noise=1.0,
     )  # fmt: skip
     away = np.ones(3) / np.sqrt(3)
@@ -162,11 +148,9 @@ def run_trial(
     )
     error = run.history["grad_phi_sq"]
     return Trial(
-        method=method,
-        setting=setting,
-        steps=steps,
+        rates=[steps.x, steps.y],
         printed=bound(method, c, setting, steps, "printed").total,
         proof=bound(method, c, setting, steps, "proof").total,
         begin=float(error[0, 0]),
-        measured=error[:, :-1].mean(axis=1),
+        measured=error[:, :-1].mean(axis=1).tolist(),
     )

@@ -28,8 +28,6 @@ RatePoint = tuple[tuple[str, float], ...]  # (parameter, value) pairs
 
 def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
     """The figure with newly tuned rates, and with their sweeps in its text."""
-    if not figure.tuning:
-        return figure
     (config,) = figure.parts["paper"].values()
     tables = {}
     for name in config.algorithms:
