@@ -89,7 +89,7 @@ def advise(
     if picture is not None:
         from sagda.report.theory_charts import curves, draw
 
-        constants, setting = advice.constants, advice.setting
+        constants, setting = advice.estimates.constants, advice.setting
         with waiting("solving for the picture"):
             draw(
                 curves(method.name, constants, setting, max_server_lr=max_server_lr),
@@ -198,7 +198,7 @@ def curves(
     from sagda import check
     from sagda.report.terminal_theory import show_curves
     from sagda.report.theory_charts import curves as curves_of
-    from sagda.report.theory_charts import draw, terms
+    from sagda.report.theory_charts import draw
     from sagda.theory import CONDITIONS, Constants, Setting
 
     check.choice("algorithm", algorithm, CONDITIONS)
@@ -223,7 +223,7 @@ def curves(
             {
                 over: getattr(point.setting, over),
                 "rates": point.steps._asdict(),
-                "bound": terms(point.bound),
+                "bound": point.bound.terms,
             }
             for point in getattr(both, over)
         ]

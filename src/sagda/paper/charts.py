@@ -3,27 +3,31 @@
 Charts of users' runs are in `sagda.report.charts`.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
 from sagda.paper.evidence import Curve, band
 from sagda.problems.metrics import AXES, metric_of
-from sagda.report.charts import drawing, line_style
+from sagda.report.charts import drawing, in_a_row, line_style
 
 BUDGETS = ("round", "samples", "megabytes")
 WIDTH, HEIGHT = 250, 220
 
 
 def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str, Any]]:
-    """The chart's data: a row per curve and evaluation that a log axis can show."""
+    """The chart's data: a row per curve and evaluation that the log axis can show.
+
+    The axis ends at 100 times the largest error at the start, because errors far above
+    it would take all of the axis.
+    """
     digits = lambda value: float(f"{value:.4g}")
+    starts = [np.nanmax(curve.values[metric][:, 0]) for curve in curves.values()]
     rows = []
     for name, curve in curves.items():
         mean, low, high = band(curve, metric, window)
         for j in range(len(curve.round)):
-            if math.isfinite(mean[j]) and mean[j] > 0:
+            if 0 < mean[j] <= 100 * max(starts):
                 rows.append(
                     {
                         "method": name,
@@ -38,12 +42,6 @@ def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str
     return rows
 
 
-def ceiling(curves: dict[str, Curve], metric: str) -> float:
-    """The end of the error axis: 100 times the largest error at the start."""
-    starts = [np.nanmax(curve.values[metric][:, 0]) for curve in curves.values()]
-    return 100 * float(max(starts))
-
-
 def chart(
     curves: dict[str, Curve], metric: str, axis: str, window: int, legend: bool
 ) -> Any:
@@ -51,12 +49,7 @@ def chart(
     alt, _ = drawing()
     names = list(curves)
     style = line_style("method", names, columns=3, legend=legend)
-    # Errors far above the start would take all of the axis.
-    rows = [
-        row
-        for row in rows_of(curves, metric, window)
-        if row["mean"] <= ceiling(curves, metric)
-    ]
+    rows = rows_of(curves, metric, window)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False, tickCount=4))
     )
@@ -73,7 +66,6 @@ def chart(
 
 def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
     """A row of charts: the main metric over three budgets, or a GAN's metrics."""
-    alt, _ = drawing()
     first = next(iter(curves.values()))
     if first.main == "grad_phi_sq":
         kinds = [(first.main, axis) for axis in BUDGETS]
@@ -83,7 +75,4 @@ def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
         chart(curves, metric, axis, window, legend=i == 0)
         for i, (metric, axis) in enumerate(kinds)
     ]
-    together = alt.hconcat(*drawn, spacing=18).resolve_scale(
-        color="shared", strokeDash="shared"
-    )
-    return together.configure_axis(labelFontSize=13, titleFontSize=14).to_dict()
+    return in_a_row(drawn, spacing=18, font=13)

@@ -189,10 +189,8 @@ def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
         values = np.stack([np.convolve(row, kernel, "same") / weight for row in values])
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(values)
-    triples = [interval(column) for column in logs.T]
-    mean = [t[0] for t in triples]
-    ends = [[t[k] if math.isfinite(t[k]) else t[0] for t in triples] for k in (1, 2)]
-    return 10.0 ** np.array([mean, *ends])
+    bands = np.array([interval(column) for column in logs.T])  # [evaluations, 3]
+    return 10.0 ** np.where(np.isfinite(bands), bands, bands[:, :1]).T
 
 
 def effect(better: Curve, worse: Curve, axis: str) -> Effect:

@@ -25,7 +25,7 @@ from sagda.paper.speedup import (
     theorems,
 )
 from sagda.report.blocks import Block, Chart, Grid, Heading, Text, as_markdown
-from sagda.report.charts import drawing, line_style, plain
+from sagda.report.charts import drawing, in_a_row, line_style
 
 BEGIN, END = "<!-- begin: speedup -->", "<!-- end: speedup -->"
 TITLES = {"quadratic": "quadratic", "a9a": "AUC on a9a"}
@@ -60,7 +60,8 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
     for (bench, _, method), some in by_method.items():
         slopes = [str(fitted(line, evidence.errors_of(line))) for line in some]
         predicted = ", ".join(f"{line.predicted:g}" for line in some)
-        head = [TITLES[bench], sizes(some), title(method)]
+        s = some[1].settings[0]  # of the sweep over K, which fixes the clients
+        head = [TITLES[bench], f"{s.cohort} of {s.clients}", title(method)]
         rows.append([*head, *slopes, predicted])
     yield Grid(
         ["problem", "clients", "method", *OVER[:3], "rounds in 1/ε²", "predicted"], rows
@@ -79,12 +80,6 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
 def title(method: str) -> str:
     """A method in the words of tables and legends."""
     return method.replace(" all", ", variates from all rows")
-
-
-def sizes(some: list[Line]) -> str:
-    """How many clients take part, for the four sweeps of a method."""
-    setting = some[1].settings[0]  # of the sweep over K, which fixes the clients
-    return f"{setting.cohort} of {setting.clients}"
 
 
 def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
@@ -120,13 +115,11 @@ def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
 
 def panel(evidence: SpeedupEvidence, some: list[Line]) -> dict[str, Any]:
     """A row of charts, one for each quantity that is swept."""
-    alt, _ = drawing()
     drawn = [
         chart(evidence, [line for line in some if line.over == over], legend=i == 0)
         for i, over in enumerate(OVER)
     ]
-    together = alt.hconcat(*drawn, spacing=16)
-    return plain(together.resolve_scale(color="shared", strokeDash="shared"))
+    return in_a_row(drawn, spacing=16)
 
 
 def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:

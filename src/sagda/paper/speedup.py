@@ -24,7 +24,7 @@ from sagda.paper.evidence import interval, unreadable
 from sagda.paper.theorem import (
     Trial,
     distant_case,
-    method_at,
+    errors_at,
     run_trial,
     sampling_case,
 )
@@ -32,7 +32,6 @@ from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic
 from sagda.simulator.run import Progress
-from sagda.simulator.simulate import simulate
 from sagda.theory import Setting, Steps, rates
 
 SEEDS, QUICK_SEEDS = 8, 2
@@ -162,13 +161,11 @@ def errors_of_run(
     problem, federation = problem_of(task.bench, task.setting.clients)
     name = task.method.partition(" ")[0]
     steps = rates.schedule(name, task.setting, BENCHES[task.bench].scale)
-    method = method_at(task.method, steps, task.setting.local_steps)
-    run = simulate(
-        method, problem, federation, rounds=task.setting.rounds,
-        cohort=task.setting.cohort, batch_size=1, seeds=range(seeds),
+    errors = errors_at(
+        task.method, steps, task.setting, problem, federation, seeds=range(seeds),
         progress=progress,
     )  # fmt: skip
-    return run.history["grad_phi_sq"][:, :-1].mean(axis=1).tolist()
+    return errors[:, :-1].mean(axis=1).tolist()
 
 
 class Slope(NamedTuple):

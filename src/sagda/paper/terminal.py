@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from sagda.paper.run import Job
 from sagda.paper.speedup import Slope
@@ -86,10 +86,8 @@ class ReproductionDisplay:
 
 def table_of(heads: tuple[str, ...], wrapped: str = "") -> Table:
     """An empty table; only the column `wrapped` may break its lines."""
-    table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, no_wrap=head != wrapped)
-    return table
+    columns = [Column(head, no_wrap=head != wrapped) for head in heads]
+    return Table(*columns, box=None, pad_edge=False)
 
 
 def show_speedup(facts: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from sagda.core import Point
 from sagda.data.federation import Federation
 from sagda.keys import generator
 from sagda.methods import Method
+from sagda.problems.base import Problem
 from sagda.problems.metrics import mean_loss
 from sagda.problems.quadratic import Coefficients, Quadratic
 from sagda.simulator.run import Progress
@@ -115,6 +116,22 @@ def method_at(name: str, steps: Steps, local_steps: int) -> Method:
     )
 
 
+def errors_at(
+    method: str,
+    steps: Steps,
+    setting: Setting,
+    problem: Problem,
+    federation: Federation,
+    **options: Any,
+) -> np.ndarray:
+    """||grad Phi||^2 of a run at every evaluation, [seeds, evaluations]."""
+    run = simulate(
+        method_at(method, steps, setting.local_steps), problem, federation,
+        rounds=setting.rounds, cohort=setting.cohort, batch_size=1, **options,
+    )  # fmt: skip
+    return run.history["grad_phi_sq"]
+
+
 def run_trial(
     method: str,
     case: Case,
@@ -133,20 +150,10 @@ def run_trial(
     for reading in ("printed", "proof"):
         for check in check_conditions(method, c, setting, steps, reading):
             assert check.slack.holds, f"{method}: {check}"
-    run = simulate(
-        method_at(method, steps, setting.local_steps),
-        case.problem,
-        case.federation,
-        rounds=setting.rounds,
-        cohort=setting.cohort,
-        batch_size=1,
-        seeds=range(seeds),
-        eval_every=EVERY,
-        float64=True,
-        start=case.start,
-        progress=progress,
-    )
-    error = run.history["grad_phi_sq"]
+    error = errors_at(
+        method, steps, setting, case.problem, case.federation, start=case.start,
+        seeds=range(seeds), eval_every=EVERY, float64=True, progress=progress,
+    )  # fmt: skip
     return Trial(
         rates=[steps.x, steps.y],
         printed=bound(method, c, setting, steps, "printed").total,

@@ -43,12 +43,11 @@ def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
 
 def tuning_table(errors: dict[RatePoint, float], best: RatePoint) -> dict[str, Any]:
     """A method's best rates and its sweep, for the figure's file."""
-    rounded = lambda value: float(f"{value:g}")
     return {
         "error": float(f"{errors[best]:.4g}"),
         "best": dict(best),
         "sweep": [
-            {k: rounded(v) for k, v in point}
+            {k: float(f"{v:g}") for k, v in point}
             | {"error": short(error) if math.isfinite(error) else math.inf}
             for point, error in sorted(errors.items())
         ],

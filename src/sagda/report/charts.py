@@ -6,6 +6,7 @@ Altair makes the specifications and vl-convert draws them. Both are in the extra
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,18 @@ def line_style(
     }
 
 
-def plain(chart: Any) -> dict[str, Any]:
+def plain(chart: Any, font: int = 12) -> dict[str, Any]:
     """The specification of an Altair chart, with readable axes."""
-    return chart.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+    return chart.configure_axis(labelFontSize=font, titleFontSize=font + 1).to_dict()
+
+
+def in_a_row(
+    charts: Sequence[Any], *, spacing: int = 20, font: int = 12
+) -> dict[str, Any]:
+    """The specification of charts next to each other, which share one legend."""
+    alt, _ = drawing()
+    row = alt.hconcat(*charts, spacing=spacing)
+    return plain(row.resolve_scale(color="shared", strokeDash="shared"), font)
 
 
 def heat_rows(results: Results, keys: list[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sagda import durable
 from sagda.report.blocks import Block, Chart, Grid, Heading, Note, Text, write_html
-from sagda.report.charts import COLOURS, MissingExtra, drawing, plain
+from sagda.report.charts import COLOURS, MissingExtra, drawing, in_a_row
 from sagda.runs.card import EVALUATIONS, write_card
 from sagda.scoring.evaluation import ClientScore, Evaluation
 
@@ -110,9 +110,12 @@ def charts(evaluation: Evaluation) -> dict[str, Any]:
     diagonal = [(0, 0), (1, 1)]
     share = evaluation.positives / evaluation.rows
     bins = [(mean, positives) for mean, positives, _ in evaluation.bins]
-    row = alt.hconcat(
-        chart(evaluation.roc, diagonal, "false positive rate", "true positive rate"),
-        chart(evaluation.pr, [(0, share), (1, share)], "recall", "precision"),
-        chart(bins, diagonal, "probability", "share of positives", dots=True),
+    return in_a_row(
+        [
+            chart(
+                evaluation.roc, diagonal, "false positive rate", "true positive rate"
+            ),
+            chart(evaluation.pr, [(0, share), (1, share)], "recall", "precision"),
+            chart(bins, diagonal, "probability", "share of positives", dots=True),
+        ]
     )
-    return plain(row)

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sagda.report.charts import drawing, line_style, write_picture
+from sagda.report.charts import drawing, in_a_row, line_style, write_picture
 from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
@@ -39,14 +39,9 @@ def rows(points: list[BoundPoint], over: str) -> list[dict[str, Any]]:
     return [
         {"x": getattr(point.setting, over), "term": term, "y": value}
         for point in points
-        for term, value in terms(point.bound).items()
+        for term, value in point.bound.terms.items()
         if value > 0
     ]
-
-
-def terms(bound: Bound) -> dict[str, float]:
-    """The total and the four terms of a bound, by name."""
-    return {"total": bound.total} | bound._asdict()
 
 
 def chart(curves: Curves) -> dict[str, Any]:
@@ -71,9 +66,7 @@ def chart(curves: Curves) -> dict[str, Any]:
             .properties(width=340, height=260)
         )
 
-    both = alt.hconcat(one("rounds", "rounds T"), one("local_steps", "local steps K"))
-    both = both.resolve_scale(color="shared", strokeDash="shared")
-    return both.configure_axis(labelFontSize=12, titleFontSize=13).to_dict()
+    return in_a_row([one("rounds", "rounds T"), one("local_steps", "local steps K")])
 
 
 def draw(curves: Curves, path: Path) -> None:

@@ -6,30 +6,17 @@ all of them. Nothing here draws or prints: see `sagda.report`.
 """
 
 from sagda.theory import rates
-from sagda.theory.advice import Advice, advise
-from sagda.theory.bounds import Bound, bound, caveats, rounds_to, samples
-from sagda.theory.conditions import (
-    CONDITIONS,
-    ConditionCheck,
-    Slack,
-    binding,
-    check_conditions,
-)
-from sagda.theory.constants import Estimate, Estimates, estimate
-from sagda.theory.practice import Practice, practice
+from sagda.theory.advice import advise
+from sagda.theory.bounds import bound, caveats, rounds_to, samples
+from sagda.theory.conditions import CONDITIONS, binding, check_conditions
+from sagda.theory.constants import estimate
+from sagda.theory.practice import practice
 from sagda.theory.setting import Constants, Setting, Steps
 
 __all__ = [
     "CONDITIONS",
-    "Advice",
-    "Bound",
-    "ConditionCheck",
     "Constants",
-    "Estimate",
-    "Estimates",
-    "Practice",
     "Setting",
-    "Slack",
     "Steps",
     "advise",
     "binding",

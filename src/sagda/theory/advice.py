@@ -68,10 +68,6 @@ class Advice(NamedTuple):
     target: Target | None = None
     practice: Practice | None = None
 
-    @property
-    def constants(self) -> Constants:
-        return self.estimates.constants
-
 
 def steps_of(method: Method) -> Steps:
     """The step sizes of a method; schedules are refused."""
@@ -226,7 +222,7 @@ def assessment_facts(assessment: Assessment) -> dict[str, Any]:
             }
             for check in assessment.checks
         ],
-        "bound": assessment.bound._asdict() | {"total": assessment.bound.total},
+        "bound": assessment.bound.terms,
     }
 
 

@@ -28,6 +28,11 @@ class Bound(NamedTuple):
         """The bound on the mean of ||grad Phi||^2."""
         return sum(self)
 
+    @property
+    def terms(self) -> dict[str, float]:
+        """The four terms and the total, by name."""
+        return self._asdict() | {"total": self.total}
+
 
 def optimisation(c: Constants, s: Setting, e: Steps) -> float:
     """2 (calL_0 - calL_*) / (eta_x K T)."""
@@ -142,16 +147,11 @@ def samples(method: str, s: Setting) -> int:
 
 
 def rounds_to(
-    method: str,
-    c: Constants,
-    s: Setting,
-    e: Steps,
-    epsilon: float,
-    reading: Reading = "proof",
+    method: str, c: Constants, s: Setting, e: Steps, epsilon: float
 ) -> int | None:
     """Rounds until the bound at these steps is at most epsilon^2, or None for never."""
     epsilon = check.positive("epsilon", epsilon)
-    floor = sum(bound(method, c, s, e, reading)[1:])
+    floor = sum(bound(method, c, s, e)[1:])
     if floor >= epsilon**2:
         return None
     # Only the first term falls with T. The others are the floor.

@@ -167,10 +167,9 @@ def measured_points(
 
 def curvature_method(z: Point) -> str:
     """How `curvatures` measures a point of this size, as users read it."""
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(z))
-    return (
-        "Hessians of all clients" if size <= DENSE else "power iteration, a lower bound"
-    )
+    if ravel_pytree(z)[0].size <= DENSE:
+        return "Hessians of all clients"
+    return "power iteration, a lower bound"
 
 
 @jax.jit
@@ -214,9 +213,8 @@ def estimated_mu(view: View, places: list[Point], where: str) -> Estimate:
     concavity = view.clients.problem.concavity()
     if concavity is not None:
         return Estimate(float(concavity), "closed form")
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(places[0].y))
     values = []
-    if size <= DENSE:
+    if ravel_pytree(places[0].y)[0].size <= DENSE:
         values = [np.asarray(y_curvatures(view, z)) for z in places]
     if not values or any(v.min() < -FLAT * v.max() or v.max() <= 0 for v in values):
         return Estimate(
@@ -317,9 +315,8 @@ def spread_at(view: View, z: Point) -> Point:
 def phi_at(view: View, z: Point, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Phi and its gradient at `x`, which has the entries of z.x as one vector."""
     back = ravel_pytree(z.x)[1]
-    at = outer(
-        view.clients.problem, Point(back(x), z.y), view.clients.table, view.weight
-    )
+    clients = view.clients
+    at = outer(clients.problem, Point(back(x), z.y), clients.table, view.weight)
     return at.phi, ravel_pytree(at.grad)[0]
 
 

@@ -5,6 +5,7 @@ quantities at the given server rates, and one compiled program runs all of it. `
 has the step sizes that can be proved instead.
 """
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +80,8 @@ def practice(
     corner, begin = FIRST, 0.0
     best, edge = FIRST, True
     for _ in range(TURNS):
-        grid = [
-            (corner[0] + i, corner[1] + j) for i in range(WIDE) for j in range(WIDE)
-        ]
+        i, j = corner
+        grid = list(product(range(i, i + WIDE), range(j, j + WIDE)))
         # Every turn runs the same number of methods, so they share one program.
         steps = [*(steps_at(*cell) for cell in grid), given, provable]
         methods = [with_steps(method, e) for e in steps]
@@ -97,7 +97,7 @@ def practice(
         edge = any(moves)
         if not edge or not np.isfinite(errors[best].error):
             break
-        corner = (corner[0] + MOVE * moves[0], corner[1] + MOVE * moves[1])
+        corner = (i + MOVE * moves[0], j + MOVE * moves[1])
     return Practice(
         best=errors[best],
         given=tried[-2],

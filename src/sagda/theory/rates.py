@@ -2,7 +2,8 @@
 
 Every bound and every condition is convex in the logarithms of the four rates: each is
 a sum of positive monomials after negative terms change sides. So a local search finds
-the global optimum. `practice` finds step sizes that work instead of provable ones.
+the global optimum. Bounds and conditions are those that the proofs support.
+`practice` finds step sizes that work instead of provable ones.
 """
 
 import math
@@ -15,14 +16,14 @@ from scipy.optimize import minimize
 from sagda import check
 from sagda.check import BadValue
 from sagda.theory.bounds import Bound, bound
-from sagda.theory.conditions import CONDITIONS, Reading, check_conditions
+from sagda.theory.conditions import CONDITIONS, check_conditions
 from sagda.theory.setting import Constants, Setting, Steps
 
 TINY = 1e-60  # smaller rates count as infeasible
 EDGE = 1e-9  # relative margin left in each condition, so that rounding cannot fail it
 WIDE = 30.0  # largest change of a logarithm in one search
-STEP = 1.01  # factor between a solution and the neighbours it is compared with
 MOST = 10**18  # rounds
+MOST_STEPS = 10**6  # local steps
 
 
 def largest_server_rate(s: Setting) -> float:
@@ -30,29 +31,20 @@ def largest_server_rate(s: Setting) -> float:
     return math.sqrt(s.cohort * s.local_steps)
 
 
-def feasible(
-    method: str, c: Constants, s: Setting, e: Steps, reading: Reading, cap: float
-) -> bool:
+def feasible(method: str, c: Constants, s: Setting, e: Steps, cap: float) -> bool:
     """Whether server rates are at most `cap` and every condition holds."""
     capped = max(e.x_server, e.y_server) <= cap * (1 + 1e-12)
-    return capped and satisfied(method, c, s, e, reading)
+    return capped and satisfied(method, c, s, e)
 
 
-def satisfied(
-    method: str, c: Constants, s: Setting, e: Steps, reading: Reading
-) -> bool:
+def satisfied(method: str, c: Constants, s: Setting, e: Steps) -> bool:
     """Whether every condition of a method holds at these step sizes."""
-    checks = check_conditions(method, c, s, e, reading)
+    checks = check_conditions(method, c, s, e)
     return all(check.slack.holds for check in checks)
 
 
 def best(
-    method: str,
-    c: Constants,
-    s: Setting,
-    *,
-    reading: Reading = "proof",
-    max_server_lr: float | None = None,
+    method: str, c: Constants, s: Setting, *, max_server_lr: float | None = None
 ) -> Steps:
     """The rates that satisfy every condition and minimise the bound.
 
@@ -64,15 +56,15 @@ def best(
     cap = largest_server_rate(s)
     if max_server_lr is not None:
         cap = check.positive("max_server_lr", max_server_lr)
-    steps = start(method, c, s, reading, cap)
+    steps = start(method, c, s, cap)
     if steps is None:
         raise BadValue(
             f"no rates of {method} satisfy every condition for L_f = {c.smoothness:g}, "
             f"mu = {c.mu:g}, K = {s.local_steps}: they would be below {TINY:g}. Lower "
             "`smoothness` / `mu` or `local_steps`."
         )
-    steps = minimised(method, c, s, steps, reading, cap)
-    return polished(method, c, s, steps, reading, cap)
+    steps = minimised(method, c, s, steps, cap)
+    return polished(method, c, s, steps, cap)
 
 
 def reach(
@@ -81,7 +73,6 @@ def reach(
     s: Setting,
     epsilon: float,
     *,
-    reading: Reading = "proof",
     max_server_lr: float | None = None,
 ) -> tuple[Setting, Steps]:
     """The fewest rounds whose minimal bound is at most epsilon^2, and their rates.
@@ -92,9 +83,8 @@ def reach(
 
     def steps(rounds: int) -> Steps | None:
         at = s._replace(rounds=rounds)
-        e = best(method, c, at, reading=reading, max_server_lr=max_server_lr)
-        fits = bound(method, c, at, e, reading).total <= epsilon**2
-        return e if fits else None
+        e = best(method, c, at, max_server_lr=max_server_lr)
+        return e if bound(method, c, at, e).total <= epsilon**2 else None
 
     # Double T until the bound fits, then bisect.
     low, high = 0, 1
@@ -127,7 +117,6 @@ def curve(
     over: Literal["rounds", "local_steps"],
     values: Sequence[int],
     *,
-    reading: Reading = "proof",
     max_server_lr: float | None = None,
 ) -> list[BoundPoint]:
     """The minimal bound at each value of T, or of K at the same T."""
@@ -135,14 +124,12 @@ def curve(
     points = []
     for value in values:
         at = s._replace(**{over: check.integer(over, value, low=1)})
-        e = best(method, c, at, reading=reading, max_server_lr=max_server_lr)
-        points.append(BoundPoint(at, e, bound(method, c, at, e, reading)))
+        e = best(method, c, at, max_server_lr=max_server_lr)
+        points.append(BoundPoint(at, e, bound(method, c, at, e)))
     return points
 
 
-def start(
-    method: str, c: Constants, s: Setting, reading: Reading, cap: float
-) -> Steps | None:
+def start(method: str, c: Constants, s: Setting, cap: float) -> Steps | None:
     """Feasible rates to start from, or None if only rates below `TINY` are feasible.
 
     Halving works because each right side shrinks faster than its left side.
@@ -151,15 +138,13 @@ def start(
     while y > TINY:
         x = y / (40 * c.kappa**2)
         steps = Steps(x / cap, y / cap, cap, cap)
-        if feasible(method, c, s, steps, reading, cap):
+        if feasible(method, c, s, steps, cap):
             return steps
         y /= 2
     return None
 
 
-def minimised(
-    method: str, c: Constants, s: Setting, steps: Steps, reading: Reading, cap: float
-) -> Steps:
+def minimised(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -> Steps:
     """Minimise the bound by SLSQP over log eta_x, log eta_y; server rates are `cap`."""
 
     def at(logs: np.ndarray) -> Steps:
@@ -167,10 +152,10 @@ def minimised(
         return Steps(float(x / cap), float(y / cap), cap, cap)
 
     def log_bound(logs: np.ndarray) -> float:
-        return math.log(bound(method, c, s, at(logs), reading).total)
+        return math.log(bound(method, c, s, at(logs)).total)
 
     def margins(logs: np.ndarray) -> np.ndarray:
-        checks = check_conditions(method, c, s, at(logs), reading)
+        checks = check_conditions(method, c, s, at(logs))
         # A margin of minus infinity would stop the solver.
         return np.array([max(check.slack.margin, -1e3) for check in checks]) - EDGE
 
@@ -192,18 +177,16 @@ def minimised(
     return at(now)
 
 
-def polished(
-    method: str, c: Constants, s: Setting, steps: Steps, reading: Reading, cap: float
-) -> Steps:
+def polished(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -> Steps:
     """Improve `steps` by small feasible changes of each rate until none helps."""
     # `minimised` kept the server rates at the cap; here they may fall below it.
     size = 1.1
     while size > 1 + 1e-7:
-        here = bound(method, c, s, steps, reading).total
+        here = bound(method, c, s, steps).total
         for other in neighbours(steps, size):
             if (
-                feasible(method, c, s, other, reading, cap)
-                and bound(method, c, s, other, reading).total < here
+                feasible(method, c, s, other, cap)
+                and bound(method, c, s, other).total < here
             ):
                 steps = other
                 break
@@ -212,17 +195,14 @@ def polished(
     return steps
 
 
-def neighbours(steps: Steps, size: float = STEP) -> list[Steps]:
+def neighbours(steps: Steps, size: float) -> list[Steps]:
     """Steps with one rate, or both local rates, multiplied or divided by `size`."""
     others = []
     for factor in (size, 1 / size):
-        for name, value in steps._asdict().items():
-            others.append(steps._replace(**{name: value * factor}))
-        others.append(
-            steps._replace(
-                x_local=steps.x_local * factor, y_local=steps.y_local * factor
-            )
-        )
+        values = steps._asdict().items()
+        others += [steps._replace(**{name: v * factor}) for name, v in values]
+        x, y = steps.x_local * factor, steps.y_local * factor
+        others.append(steps._replace(x_local=x, y_local=y))
     return others
 
 
@@ -251,23 +231,16 @@ def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
     return Steps(local, local, effective / local, effective / local)
 
 
-def most_local_steps(
-    method: str,
-    c: Constants,
-    s: Setting,
-    e: Steps,
-    reading: Reading = "proof",
-    limit: int = 10**6,
-) -> int:
+def most_local_steps(method: str, c: Constants, s: Setting, e: Steps) -> int:
     """The largest K at which these rates satisfy every condition, or 0 for none."""
-    holds = lambda K: satisfied(method, c, s._replace(local_steps=K), e, reading)
+    holds = lambda K: satisfied(method, c, s._replace(local_steps=K), e)
     if not holds(1):
         return 0
     low, high = 1, 2
     # If the conditions hold at K, they hold at every smaller K.
-    while high <= limit and holds(high):
+    while high <= MOST_STEPS and holds(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
-    return min(low, limit)
+    return min(low, MOST_STEPS)
