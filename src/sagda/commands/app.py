@@ -17,7 +17,7 @@ from pydantic import Field
 
 import sagda
 from sagda.check import BadValue
-from sagda.runs.config import GROUPS, Config, build, read_toml
+from sagda.runs.config import GROUPS, Config, build, parse_set, read_toml
 
 app = App(
     name="sagda",
@@ -88,37 +88,13 @@ for name, fields in GROUPS.items():
         info.metadata = [*info.metadata, Parameter(group=HEADINGS[name])]
 
 
-FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
-
-AllFlags = Annotated[Flags | None, Parameter(name="*")]
-File = Annotated[
-    Path | None,
-    flag("TOML file with the same keys as the flags. Flags override the file.", "run"),
-]
 Name = Annotated[
     str | None, flag("Algorithm to run; `sagda list` shows all.", "method")
-]
-Names = Annotated[
-    str | None,
-    flag(
-        f"Comma-separated algorithms to compare, or `all` (default: {','.join(FOUR)}).",
-        "method",
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    flag(
-        "Set a parameter of the problem and of every chosen algorithm that has it, as "
-        "in start=warm, or of one, as in fsgda.local_lr=0.1. May be repeated.",
-        "method",
-        consume_multiple=False,
-    ),
 ]
 Out = Annotated[
     Path | None,
     flag("Run folder (default: a name made from the settings, in runs/).", "output"),
 ]
-Seconds = Annotated[float, flag("Seconds between checkpoints.", "output")]
 Json = Annotated[
     bool, flag("Print one JSON object, not text.", "output", show_default=False)
 ]
@@ -129,10 +105,64 @@ OwnModel = Annotated[
 Folder = Annotated[Path, flag("Run folder.")]
 
 
-@dataclass
-class Processes:
-    """The flags of a run over several processes."""
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Setup:
+    """The flags that describe a configuration: a file, its keys as flags, `--set`."""
 
+    config: Annotated[
+        Path | None,
+        flag("TOML file with the same keys as the flags. Flags override it.", "run"),
+    ] = None
+    flags: Annotated[Flags | None, Parameter(name="*")] = None
+    set: Annotated[
+        list[str] | None,
+        flag(
+            "Set a parameter of the problem and of every chosen algorithm that has it, "
+            "as in start=warm, or of one, as in fsgda.local_lr=0.1. May be repeated.",
+            "method",
+            consume_multiple=False,
+        ),
+    ] = None
+
+    @property
+    def assignments(self) -> dict[str, Any]:
+        """The values of `--set`, by parameter."""
+        return parse_set(self.set or [])
+
+    def merged(self, algorithms: list[str] | None = None) -> Config:
+        """The configuration: flags override the file, the file overrides defaults."""
+        values, text = read_toml(self.config) if self.config else ({}, "")
+        given = self.flags.model_fields_set if self.flags is not None else ()
+        values |= {name: getattr(self.flags, name) for name in given}
+        if ":" in str(values.get("model")):
+            # A file names its model's code relative to its own folder.
+            file = None if "model" in given else self.config
+            folder = file.parent if file else Path()
+            values["model"] = allow_model(str(values["model"]), folder)
+        if algorithms is not None:
+            values["algorithms"] = algorithms
+        return build(values, str(self.config), text)
+
+    def of_one(self, command: str, algorithm: str | None) -> Config:
+        """The same for a command that takes a single algorithm."""
+        config = self.merged(None if algorithm is None else [algorithm])
+        if len(config.algorithms) != 1:
+            raise BadValue(
+                f"`{command}` takes one algorithm, got {', '.join(config.algorithms)}; "
+                "use `sagda compare` for several."
+            )
+        return config
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Execution:
+    """The flags of a command that trains: checkpoints, processes, and its output."""
+
+    checkpoint_seconds: Annotated[
+        float, flag("Seconds between checkpoints.", "output")
+    ] = 5.0
     host0: Annotated[
         str | None,
         flag(
@@ -151,16 +181,7 @@ class Processes:
     process: Annotated[
         int | None, flag("Number of this process, from 0.", "several processes")
     ] = None
-
-    @property
-    def several(self) -> bool:
-        """Whether another process may be the one that has the run folder."""
-        from sagda.simulator.processes import launched
-
-        return self.processes != 1 and (self.processes is not None or launched() > 1)
-
-
-ProcessFlags = Annotated[Processes | None, Parameter(name="*")]
+    json: Json = False
 
 
 def say(json: bool, facts: Any, text: str | Callable[[], None]) -> int:
@@ -175,27 +196,6 @@ def say(json: bool, facts: Any, text: str | Callable[[], None]) -> int:
     else:
         print(text)
     return Exit.DONE
-
-
-def merged(
-    file: Path | None, flags: Flags | None, algorithms: list[str] | None
-) -> Config:
-    """The configuration from the flags, the file and the defaults, in this order."""
-    values, text = read_toml(file) if file else ({}, "")
-    given = flags.model_fields_set if flags is not None else ()
-    values |= {name: getattr(flags, name) for name in given}
-    # A file names its model's code relative to its own folder.
-    folder = Path() if file is None or "model" in given else file.parent
-    if ":" in str(values.get("model")):
-        values["model"] = allow_model(str(values["model"]), folder)
-    if algorithms is not None:
-        values["algorithms"] = algorithms
-    return build(values, str(file), text)
-
-
-def only_algorithm(name: str | None) -> list[str] | None:
-    """The value of `--algorithm` as the configuration has it."""
-    return None if name is None else [name]
 
 
 def allow_model(model: str, folder: Path | None = None) -> str:

@@ -6,7 +6,7 @@ They train nothing. Their tables are in `report/terminal.py`.
 from pathlib import Path
 from typing import Annotated
 
-from sagda.commands.app import AllFlags, File, Json, flag, merged, say
+from sagda.commands.app import Json, Setup, flag, say
 from sagda.runs.config import build
 
 
@@ -57,8 +57,7 @@ def data(
 
 def partition(
     *,
-    config: File = None,
-    flags: AllFlags = None,
+    setup: Setup = Setup(),
     picture: Annotated[
         Path | None,
         flag("Draw the split to this file: .png, .pdf, .svg or .html.", "output"),
@@ -73,7 +72,7 @@ def partition(
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.output import label_counts
 
-    federation = prepare(resolve(merged(config, flags, None))).federation
+    federation = prepare(resolve(setup.merged(), setup.assignments)).federation
     counts = label_counts(federation)
     if picture is not None:
         from sagda.report.charts import draw_partition

@@ -4,10 +4,13 @@ They check flags and print results. `federation/flower/` starts the processes, a
 `federation/__init__.py` says who sends what to whom. Keys are in `keys.py`.
 """
 
+import itertools
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from sagda import check
 from sagda.check import BadValue
@@ -22,86 +25,124 @@ from sagda.commands.app import (
     say,
     show_run,
 )
+from sagda.federation.flower.processes import need_flower
 from sagda.network import LOOPBACK, address, check_port
+from sagda.runs.interrupt import Interrupt
 
 # A flag of both.
 Plaintext = Annotated[
     bool, flag("Use neither TLS nor keys; for tests on 127.0.0.1 only.", "security")
 ]
 
-# The flags of `sagda serve`.
-TermsFile = Annotated[Path, flag("TOML file with the run's keys and [federation].")]
-ServerOut = Annotated[
-    Path | None,
-    flag("Run folder (default: the name of the file, in runs/).", "output"),
-]
-Host = Annotated[str, flag("Address to listen on.", "connection")]
-Port = Annotated[int, flag("Port to listen on.", "connection")]
-ServerKeys = Annotated[
-    Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
-]
-Proxy = Annotated[
-    bool,
-    flag(
-        "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
-        "security",
-    ),
-]
-Reset = Annotated[
-    bool,
-    flag("Set all control variates to zero first: a new epoch of the run.", "state"),
-]
-# The flags of `sagda join`.
-Server = Annotated[str, flag("The server, as HOST:PORT.", "connection")]
-Rows = Annotated[
-    Path, flag("This site's rows: .csv, .npz, LIBSVM or a folder.", "data")
-]
-SiteName = Annotated[
-    str | None,
-    flag("This site's name, always the same (default: the file's name).", "data"),
-]
-State = Annotated[
-    Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
-]
-Label = Annotated[str, flag("Label column of the file.", "data")]
-Positive = Annotated[str | None, flag("Label of the positive class.", "data")]
-Key = Annotated[
-    Path | None,
-    flag("This site's private key, from `sagda keys site`.", "security"),
-]
-Authority = Annotated[Path | None, flag("The coordinator's ca.crt.", "security")]
-Least = Annotated[
-    int,
-    flag(
-        "Answer only if at least this many sites are averaged. With 1, the server "
-        "may see this site's answer alone.",
-        "security",
-    ),
-]
-ModelCode = Annotated[
-    str | None,
-    flag("FILE.py:FUNCTION, your code that the server may use as model.", "security"),
-]
-Leave = Annotated[
-    bool,
-    flag("Leave for good: the server removes this site's variate.", "state"),
-]
-Patience = Annotated[
-    float,
-    flag("Seconds after which to give up if no server answers.", "connection"),
-]
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class JoinFlags:
+    """The flags of `sagda join`."""
+
+    server: Annotated[str, flag("The server, as HOST:PORT.", "connection")]
+    data: Annotated[
+        Path, flag("This site's rows: .csv, .npz, LIBSVM or a folder.", "data")
+    ]
+    name: Annotated[
+        str | None,
+        flag("This site's name, always the same (default: the file's name).", "data"),
+    ] = None
+    state: Annotated[
+        Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
+    ] = None
+    label: Annotated[str, flag("Label column of the file.", "data")] = "label"
+    positive: Annotated[str | None, flag("Label of the positive class.", "data")] = None
+    key: Annotated[
+        Path | None,
+        flag("This site's private key, from `sagda keys site`.", "security"),
+    ] = None
+    ca: Annotated[Path | None, flag("The coordinator's ca.crt.", "security")] = None
+    least: Annotated[
+        int,
+        flag(
+            "Answer only if at least this many sites are averaged. With 1, the server "
+            "may see this site's answer alone.",
+            "security",
+        ),
+    ] = 2
+    plaintext: Plaintext = False
+    model: Annotated[
+        str | None,
+        flag(
+            "FILE.py:FUNCTION, your code that the server may use as model.", "security"
+        ),
+    ] = None
+    leave: Annotated[
+        bool, flag("Leave for good: the server removes this site's variate.", "state")
+    ] = False
+    patience: Annotated[
+        float,
+        flag("Seconds after which to give up if no server answers.", "connection"),
+    ] = 90.0
+
+    def check(self) -> None:
+        """Check that the site has a key and the server's certificate, or needs none."""
+        if not self.patience > 0:
+            raise BadValue(f"`--patience` must be above zero, got {self.patience}.")
+        host, _ = address("--server", self.server)
+        if self.plaintext and host not in LOOPBACK:
+            raise BadValue(
+                f"`--plaintext` is for this machine only, got --server {self.server}; "
+                "give --key and --ca."
+            )
+        if self.plaintext and (self.key is not None or self.ca is not None):
+            raise BadValue("`--plaintext` goes with neither --key nor --ca.")
+        for name, path in {"key": self.key, "ca": self.ca}.items():
+            if not self.plaintext and path is None:
+                raise BadValue(
+                    f"`--{name}` is needed: `sagda keys site` makes a site's key, and "
+                    "the coordinator has ca.crt; for a test on 127.0.0.1, use "
+                    "--plaintext."
+                )
+            if path is not None and not path.is_file():
+                raise BadValue(f"`--{name}` must be a file, found none at {path}.")
+
+    def site(self) -> Any:
+        """The `SiteFolder` with these settings, its key and model checked."""
+        from sagda.federation.site.folder import SiteFolder
+
+        values = {name: getattr(self, name) for name in ("name", "label", "positive")}
+        values |= {"least": self.least, "state": self.state}
+        values |= {"data": str(self.data.resolve())}
+        values |= {"key": None if self.key is None else self.key.absolute()}
+        if self.model is not None:
+            allow_model(self.model)
+            file, _, function = self.model.rpartition(":")
+            values["model"] = f"{Path(file).resolve()}:{function}"
+        site = SiteFolder.of(values)
+        if self.key is not None and site.signer is not None:
+            check_key(self.key, site.name)
+        return replace(site, state=site.state.resolve())
 
 
 def serve(
-    config: TermsFile,
+    config: Annotated[Path, flag("TOML file with the run's keys and [federation].")],
     *,
-    out: ServerOut = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    keys: ServerKeys = Path("keys"),
-    proxy: Proxy = False,
+    out: Annotated[
+        Path | None, flag("Run folder (default: runs/ and the file's name).", "output")
+    ] = None,
+    host: Annotated[str, flag("Address to listen on.", "connection")] = "127.0.0.1",
+    port: Annotated[int, flag("Port to listen on.", "connection")] = 8000,
+    keys: Annotated[
+        Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
+    ] = Path("keys"),
+    proxy: Annotated[
+        bool,
+        flag(
+            "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
+            "security",
+        ),
+    ] = False,
     plaintext: Plaintext = False,
-    reset: Reset = False,
+    reset: Annotated[
+        bool, flag("Set all control variates to zero first: a new epoch.", "state")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Lead a federation: wait for sites, train with them, write the run folder.
@@ -110,8 +151,6 @@ def serve(
 
     Example: `sagda serve federation.toml --port 8000`
     """
-    from sagda.federation.flower.processes import need_flower
-
     need_flower()
     check.integer("port", port, low=1, high=65535)
     if plaintext and (host not in LOOPBACK or proxy):
@@ -125,7 +164,6 @@ def serve(
     from sagda.federation.server.results import claim
     from sagda.federation.terms import read_terms
     from sagda.federation.trust.authority import Keys
-    from sagda.runs.interrupt import Interrupt
 
     read_terms(config)
     proxied = proxy or host not in LOOPBACK
@@ -138,8 +176,7 @@ def serve(
     interrupt = Interrupt()
     with interrupt, FederationDisplay(quiet=json) as display:
         how = "plaintext" if plaintext else "nginx" if proxied else "TLS"
-        logs = folder / "server"
-        display.say(f"listening on {host}:{port} ({how}); logs are in {logs}")
+        display.say(f"listening on {host}:{port} ({how}); logs are in {folder}/server")
         end = superlink.serve(
             folder,
             host,
@@ -150,31 +187,22 @@ def serve(
             show=display,
             stop=interrupt,
         )
+    return finished(end, interrupt, folder, "repeat the command to resume", json)
+
+
+def finished(
+    end: Any, interrupt: Interrupt, folder: Path, advice: str, json: bool
+) -> int:
+    """Print how a federation ended, and its results; `end` is None if it stopped."""
     if end is None:
-        print(f"stopped; repeat the command to resume ({folder})", file=sys.stderr)
+        print(f"stopped; {advice} ({folder})", file=sys.stderr)
         return 128 + interrupt.number
     if end.code:
-        raise CommandFailed(end.sentence, end.code)
+        raise CommandFailed(end.sentence.removeprefix("sagda: "), end.code)
     return show_run(folder, json)
 
 
-def join(
-    *,
-    server: Server,
-    data: Rows,
-    name: SiteName = None,
-    state: State = None,
-    label: Label = "label",
-    positive: Positive = None,
-    key: Key = None,
-    ca: Authority = None,
-    least: Least = 2,
-    plaintext: Plaintext = False,
-    model: ModelCode = None,
-    leave: Leave = False,
-    patience: Patience = 90.0,
-    json: Json = False,
-) -> int:
+def join(*, flags: JoinFlags, json: Json = False) -> int:
     """Take part in a federation with the rows of this site, which stay here.
 
     The site computes with its own installation of sagda, and refuses code from the
@@ -184,22 +212,12 @@ def join(
     Example: `sagda join --server fl.example.org:8443 --data rows.csv --name hospital-a
     --key hospital-a.key --ca ca.crt`
     """
-    from sagda.federation.flower.processes import need_flower
-
     need_flower()
-    if not patience > 0:
-        raise BadValue(f"`--patience` must be above zero, got {patience}.")
-    check.integer("least", least, low=1)
-    check_security(server, key, ca, plaintext)
+    flags.check()
     from sagda.federation.flower import supernode
     from sagda.federation.site.folder import MODEL
-    from sagda.runs.interrupt import Interrupt
 
-    settings: dict[str, Any] = {"data": str(data.resolve()), "label": label}
-    settings |= {"name": name} if name else {}
-    settings |= {"positive": positive} if positive is not None else {}
-    settings |= {"key": str(key.absolute())} if key is not None else {}
-    site = open_site(settings | {"least": least}, state, key, model)
+    site = flags.site()
 
     def note(text: str) -> None:
         if not json:
@@ -210,10 +228,10 @@ def join(
         with interrupt:
             farewell = supernode.join(
                 site,
-                server,
-                ca,
-                leave=leave,
-                patience=patience,
+                flags.server,
+                flags.ca,
+                leave=flags.leave,
+                patience=flags.patience,
                 stop=interrupt,
                 say=note,
             )
@@ -227,44 +245,6 @@ def join(
     over = "has left" if farewell.reason == "left" else "is done"
     text = f"{site.name} {over} after {farewell.round} rounds: {file}"
     return say(json, farewell._asdict() | {"model": file}, text)
-
-
-def check_security(
-    server: str, key: Path | None, ca: Path | None, plaintext: bool
-) -> None:
-    """Check that a site has a key and the server's certificate, or needs none."""
-    host, _ = address("--server", server)
-    if plaintext and host not in LOOPBACK:
-        raise BadValue(
-            f"`--plaintext` is for this machine only, got --server {server}; give "
-            "--key and --ca."
-        )
-    if plaintext and (key is not None or ca is not None):
-        raise BadValue("`--plaintext` goes with neither --key nor --ca.")
-    for flag_name, path in {"key": key, "ca": ca}.items():
-        if not plaintext and path is None:
-            raise BadValue(
-                f"`--{flag_name}` is needed: `sagda keys site` makes a site's key, and "
-                "the coordinator has ca.crt; for a test on 127.0.0.1, use --plaintext."
-            )
-        if path is not None and not path.is_file():
-            raise BadValue(f"`--{flag_name}` must be a file, found none at {path}.")
-
-
-def open_site(
-    settings: dict[str, Any], state: Path | None, key: Path | None, model: str | None
-) -> Any:
-    """The site with these settings, its key and model checked."""
-    from sagda.federation.site.folder import SiteFolder
-
-    if model is not None:
-        allow_model(model)
-        file, _, function = model.rpartition(":")
-        settings |= {"model": f"{Path(file).resolve()}:{function}"}
-    site = SiteFolder.of(settings)
-    if key is not None and site.signer is not None:
-        check_key(key, site.name)
-    return replace(site, state=(state or site.state).resolve())
 
 
 def check_key(key: Path, name: str) -> None:
@@ -300,8 +280,6 @@ def federation_demo(
 
     Example: `sagda federation-demo --sites 3 --rounds 8`
     """
-    from sagda.federation.flower.processes import need_flower
-
     need_flower()
     check.integer("sites", sites, low=2, high=20)
     check.integer("rounds", rounds, low=1)
@@ -310,7 +288,6 @@ def federation_demo(
     check.choice("algorithm", algorithm, ALGORITHMS)
     from sagda.federation.flower import demo
     from sagda.federation.server.display import FederationDisplay
-    from sagda.runs.interrupt import Interrupt
 
     folder = out or unused(Path("runs") / "federation-demo")
     if folder.exists() and any(folder.iterdir()):
@@ -320,22 +297,15 @@ def federation_demo(
     with interrupt, FederationDisplay(quiet=json) as display:
         display.say(f"starting a server and {sites} sites; logs are in {folder}")
         end = demo.demo(folder.resolve(), files, display, interrupt)
-    if interrupt():
-        print(f"stopped; finished rounds are in {folder}", file=sys.stderr)
-        return 128 + interrupt.number
-    if end.code:
-        raise CommandFailed(end.sentence.removeprefix("sagda: "), end.code)
-    code = show_run(folder, json)
-    return code if json else verify(folder)
+    end = None if interrupt() else end
+    code = finished(end, interrupt, folder, "finished rounds are in its folder", json)
+    return code if code or json else verify(folder)
 
 
 def unused(folder: Path) -> Path:
     """The folder, or the first of folder-2, folder-3, ... that does not exist."""
-    number, candidate = 1, folder
-    while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
+    others = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    return next(path for path in itertools.chain([folder], others) if not path.exists())
 
 
 def verify(

@@ -13,6 +13,7 @@ from cyclopts import App
 from sagda import check
 from sagda.check import BadValue
 from sagda.commands.app import Json, flag, say
+from sagda.federation.flower.processes import need_flower
 
 keys = App(name="keys", help="Create and manage the keys of a federation.")
 
@@ -25,21 +26,15 @@ KeyFolder = Annotated[Path, flag("The coordinator's folder.", name="--keys")]
 KEYS, YEAR = Path("keys"), 365
 
 
-def need_cryptography() -> None:
-    """Raise `BadValue` without the extra that includes `cryptography`."""
-    from sagda.federation.flower.processes import need_flower
-
-    need_flower()
-
-
 def checked(days: int) -> int:
     """A valid number of days, once the needed packages are there."""
-    need_cryptography()
+    need_flower()
     return check.integer("days", days, low=1, high=3650)
 
 
 def existing(folder: Path) -> Any:
     """The coordinator's keys in a folder; raises `BadValue` if there are none."""
+    need_flower()
     from sagda.federation.trust.authority import Keys
 
     authority = Keys(folder)
@@ -134,7 +129,6 @@ def admit(
 
     Example: `sagda keys admit hospital-a.pub`
     """
-    need_cryptography()
     entry = existing(at).admit(public, replace)
     text = f"{entry.name} may take part until {entry.expires}: {entry.fingerprint}"
     facts = {"name": entry.name, "fingerprint": entry.fingerprint}
@@ -152,7 +146,6 @@ def remove(
 
     Example: `sagda keys remove hospital-a`
     """
-    need_cryptography()
     existing(at).remove(name)
     return say(json, {"name": name}, f"{name} may no longer take part.")
 
@@ -182,7 +175,6 @@ def show(*, at: KeyFolder = KEYS, json: Json = False) -> int:
 
     Example: `sagda keys show`
     """
-    need_cryptography()
     from sagda.federation.trust.site_keys import Register
 
     authority = existing(at)

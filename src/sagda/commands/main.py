@@ -14,17 +14,7 @@ from cyclopts import App, Group
 from pydantic import ValidationError
 
 from sagda.check import BadKind, BadValue
-from sagda.commands import (
-    data,
-    federation,
-    keys,
-    model,
-    paper,
-    report,
-    run,
-    sweep,
-    theory,
-)
+from sagda.commands import data, federation, keys, model, paper, report, run, theory
 from sagda.commands.app import CommandFailed, Exit, Flags, app
 from sagda.runs.config import sentence
 
@@ -34,7 +24,7 @@ COMMANDS = {
         run.run,
         run.compare,
         run.resume,
-        sweep.sweep,
+        run.sweep,
         data.list_,
         data.data,
         data.partition,

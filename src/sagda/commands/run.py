@@ -1,47 +1,40 @@
-"""The commands that train: run, compare and resume.
+"""The commands that train: run, compare, sweep and resume.
 
-`sweep.py` shares `execute_into` from here. What a run folder holds, and how a run
-resumes, is in `runs/folder.py`.
+They only read flags and print results. What a run folder holds is in `runs/folder.py`,
+how a run resumes in `runs/execution.py`, and how a sweep chooses points in
+`runs/grid.py`.
 """
 
 import signal
 import sys
 from pathlib import Path
+from typing import Annotated, Any
 
 from sagda.check import BadValue
 from sagda.commands.app import (
-    FOUR,
-    AllFlags,
-    File,
+    Execution,
     Folder,
-    Json,
     Name,
-    Names,
     Out,
     OwnModel,
-    Processes,
-    ProcessFlags,
-    Seconds,
-    Set,
+    Setup,
     allow_model,
-    merged,
-    only_algorithm,
+    flag,
     show_run,
     start_jax,
 )
-from sagda.runs.config import Config, parse_set, write_toml
+from sagda.runs.config import Config, build, write_toml
+from sagda.runs.interrupt import Interrupt
+
+FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
 
 
 def run(
     *,
-    config: File = None,
     algorithm: Name = None,
-    flags: AllFlags = None,
-    set: Set = None,
+    setup: Setup = Setup(),
     out: Out = None,
-    checkpoint_seconds: Seconds = 5.0,
-    processes: ProcessFlags = None,
-    json: Json = False,
+    execution: Execution = Execution(),
 ) -> int:
     """Train with one algorithm.
 
@@ -50,25 +43,23 @@ def run(
     Examples: `sagda run --algorithm sagda-ii --rounds 200 --seeds 3`,
     `sagda run --config runs/mine/config.toml --out runs/again`
     """
-    chosen = merged(config, flags, only_algorithm(algorithm))
-    if len(chosen.algorithms) != 1:
-        raise BadValue(
-            f"`run` takes one algorithm, got {', '.join(chosen.algorithms)}; use "
-            "`sagda compare` for several."
-        )
-    return execute_into(out, chosen, set, checkpoint_seconds, processes, json)
+    config = setup.of_one("run", algorithm)
+    return execute_into(config, out, execution, setup.assignments)
 
 
 def compare(
     *,
-    config: File = None,
-    algorithms: Names = None,
-    flags: AllFlags = None,
-    set: Set = None,
+    algorithms: Annotated[
+        str | None,
+        flag(
+            "Comma-separated algorithms to compare, or `all` (default: "
+            f"{','.join(FOUR)}).",
+            "method",
+        ),
+    ] = None,
+    setup: Setup = Setup(),
     out: Out = None,
-    checkpoint_seconds: Seconds = 5.0,
-    processes: ProcessFlags = None,
-    json: Json = False,
+    execution: Execution = Execution(),
 ) -> int:
     """Train with several algorithms and compare them in one table and one report.
 
@@ -77,85 +68,115 @@ def compare(
     Example: `sagda compare --algorithms sagda-i,fsgda --seeds 3 --set start=warm`
     """
     names = [n.strip() for n in algorithms.split(",")] if algorithms else None
-    if names is None and config is None:
+    if names is None and setup.config is None:
         names = FOUR
     elif names == ["all"]:
         from sagda.algorithms import ALGORITHMS
 
         names = list(ALGORITHMS)
-    chosen = merged(config, flags, names)
-    return execute_into(out, chosen, set, checkpoint_seconds, processes, json)
+    return execute_into(setup.merged(names), out, execution, setup.assignments)
+
+
+def sweep(
+    *,
+    grid: Annotated[
+        list[str] | None,
+        flag(
+            "Values of one parameter, as in local_lr=0.001,0.01,0.1 or "
+            "local_lr.y=0.1,1, or a range to search, as in local_lr=0.001:0.1. May be "
+            "repeated.",
+            "method",
+            consume_multiple=False,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        flag(
+            "Number of points that Optuna's search tries, instead of all combinations.",
+            "method",
+        ),
+    ] = None,
+    algorithm: Name = None,
+    setup: Setup = Setup(),
+    out: Out = None,
+    execution: Execution = Execution(),
+) -> int:
+    """Train with one algorithm over a grid of its parameters.
+
+    All learning rates and seeds of a grid are computed in parallel.
+
+    Examples: `sagda sweep --grid local_lr=0.001,0.01,0.1 --grid server_lr=1,2,5`,
+    `sagda sweep --grid local_lr=0.0001:0.1 --trials 24 --seeds 3`
+    """
+    from sagda.runs.grid import check_grid, parse_grid
+
+    values = setup.of_one("sweep", algorithm).model_dump()
+    if grid:
+        values["grid"] = parse_grid(grid)
+    if trials is not None:
+        values["trials"] = trials
+    config = build(values)
+    check_grid(config)
+    return execute_into(config, out, execution, setup.assignments)
 
 
 def resume(
     folder: Folder,
     /,
     *,
-    checkpoint_seconds: Seconds = 5.0,
     model: OwnModel = None,
-    processes: ProcessFlags = None,
-    json: Json = False,
+    execution: Execution = Execution(),
 ) -> int:
     """Resume the run in FOLDER from its newest checkpoint.
 
     Example: `sagda resume runs/mine`
     """
-    from sagda.runs.folder import read_folder_config
-
     if model is not None:
         allow_model(model)
-    # Of several processes, only the first one needs the folder.
-    several = processes is not None and processes.several
-    config = None if several else read_folder_config(folder)
-    return execute_into(folder, config, None, checkpoint_seconds, processes, json)
+    return execute_into(None, folder, execution, {})
 
 
 def execute_into(
-    out: Path | None,
     config: Config | None,
-    assignments: list[str] | None,
-    checkpoint_seconds: float,
-    processes: Processes | None,
-    json: bool,
+    out: Path | None,
+    execution: Execution,
+    assignments: dict[str, Any],
 ) -> int:
     """Run a configuration into a run folder and print its results.
 
     Without `config`, the folder's own one is run, which process 0 reads. Without `out`,
     the folder is named after the configuration.
     """
-    if not checkpoint_seconds >= 0:
-        raise BadValue(
-            f"`checkpoint_seconds` must be zero or more, got {checkpoint_seconds}."
-        )
+    seconds = execution.checkpoint_seconds
+    if not seconds >= 0:
+        raise BadValue(f"`checkpoint_seconds` must be zero or more, got {seconds}.")
     from sagda.simulator.processes import ProcessAddress, connect, is_first
 
-    flags = processes or Processes()
     start_jax()
-    connect(ProcessAddress(flags.host0, flags.processes, flags.process))
+    connect(ProcessAddress(execution.host0, execution.processes, execution.process))
     from sagda.report.terminal import RunDisplay
     from sagda.runs.execution import Stopped, execute
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.folder import shared_folder_config
-    from sagda.runs.interrupt import Interrupt
 
     config = config or shared_folder_config(out or Path())
-    config = resolve(config, parse_set(assignments or []))
+    config = resolve(config, assignments)
     folder = out or default_folder(config)
     experiment = prepare(config)
     interrupt = Interrupt()
     try:
         with (
             interrupt,
-            RunDisplay(config, quiet=json or not is_first()) as display,
+            RunDisplay(config, quiet=execution.json or not is_first()) as display,
         ):
-            execute(experiment, folder, display.monitor(interrupt, checkpoint_seconds))
+            execute(experiment, folder, display.monitor(interrupt, seconds))
     except Stopped as stopped:
         if is_first():
             sentence = f"stopped {stopped}; resume with: sagda resume {folder}"
             print(sentence, file=sys.stderr)
         # Without a signal of its own, another process of the run got one.
         return 128 + (interrupt.number or signal.SIGTERM)
-    return show_run(folder, json) if is_first() else 0
+    return show_run(folder, execution.json) if is_first() else 0
 
 
 def default_folder(config: Config) -> Path:

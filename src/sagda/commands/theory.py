@@ -10,19 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import App
 
-from sagda.check import BadValue
-from sagda.commands.app import (
-    AllFlags,
-    File,
-    Json,
-    Name,
-    Set,
-    flag,
-    merged,
-    only_algorithm,
-    say,
-    start_jax,
-)
+from sagda.commands.app import Json, Name, Setup, flag, say, start_jax
 
 Picture = Annotated[
     Path | None,
@@ -35,10 +23,8 @@ MaxServer = Annotated[
 
 def advise(
     *,
-    config: File = None,
     algorithm: Name = None,
-    flags: AllFlags = None,
-    set: Set = None,
+    setup: Setup = Setup(),
     epsilon: Annotated[
         float | None, flag("Also count the rounds until ||grad Phi|| <= epsilon.")
     ] = None,
@@ -57,17 +43,12 @@ def advise(
 
     Example: `sagda advise --problem auc --data a9a --algorithm fsgda`
     """
-    from sagda.runs.config import parse_set
     from sagda.runs.experiment import prepare, resolve
 
-    chosen = merged(config, flags, only_algorithm(algorithm))
-    if len(chosen.algorithms) != 1:
-        raise BadValue(
-            f"`advise` takes one algorithm, got {', '.join(chosen.algorithms)}."
-        )
+    config = setup.of_one("advise", algorithm)
     check_picture(picture)
     start_jax()
-    experiment = prepare(resolve(chosen, parse_set(set or [])))
+    experiment = prepare(resolve(config, setup.assignments))
     from sagda import theory
 
     values = experiment.config
