@@ -22,7 +22,7 @@ LAZY_UPWARD: dict[tuple[str, str], str] = {}
 HEAVY = {
     "flwr": ("sagda.federation.flower",),
     "httpx": ("sagda.federation.flower",),
-    "torch": ("sagda.models.torch", "sagda.simulator.torch"),
+    "torch": ("sagda.models.torch", "sagda.simulator.torch", "sagda.problems.losses"),
     "altair": ("sagda.report",),
     "cryptography": ("sagda.federation.trust",),
     "cyclopts": ("sagda.commands",),
