@@ -107,7 +107,7 @@ Folder = Annotated[Path, flag("Run folder.")]
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Setup:
+class Settings:
     """The flags that describe a configuration: a file, its keys as flags, `--set`."""
 
     config: Annotated[

@@ -6,7 +6,7 @@ They train nothing. Their tables are in `report/terminal.py`.
 from pathlib import Path
 from typing import Annotated
 
-from sagda.commands.app import Json, Setup, flag, say
+from sagda.commands.app import Json, Settings, flag, say
 from sagda.runs.config import build
 
 
@@ -57,7 +57,7 @@ def data(
 
 def partition(
     *,
-    setup: Setup = Setup(),
+    setup: Settings = Settings(),
     picture: Annotated[
         Path | None,
         flag("Draw the split to this file: .png, .pdf, .svg or .html.", "output"),

@@ -17,7 +17,7 @@ from sagda.commands.app import (
     Name,
     Out,
     OwnModel,
-    Setup,
+    Settings,
     allow_model,
     flag,
     show_run,
@@ -32,7 +32,7 @@ FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
 def run(
     *,
     algorithm: Name = None,
-    setup: Setup = Setup(),
+    setup: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
@@ -57,7 +57,7 @@ def compare(
             "method",
         ),
     ] = None,
-    setup: Setup = Setup(),
+    setup: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
@@ -97,7 +97,7 @@ def sweep(
         ),
     ] = None,
     algorithm: Name = None,
-    setup: Setup = Setup(),
+    setup: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:

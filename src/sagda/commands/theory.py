@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import App
 
-from sagda.commands.app import Json, Name, Setup, flag, say, start_jax
+from sagda.commands.app import Json, Name, Settings, flag, say, start_jax
 
 Picture = Annotated[
     Path | None,
@@ -24,7 +24,7 @@ MaxServer = Annotated[
 def advise(
     *,
     algorithm: Name = None,
-    setup: Setup = Setup(),
+    setup: Settings = Settings(),
     epsilon: Annotated[
         float | None, flag("Also count the rounds until ||grad Phi|| <= epsilon.")
     ] = None,
