@@ -171,7 +171,7 @@ def test_a_search_learns_where_runs_diverge(monkeypatch, seed):
     errors = {}
     for points in grid.searched(config, errors):
         for point in points:
-            lr = point.as_dict()["local_lr"]
+            lr = dict(point.values)["local_lr"]
             errors[point.name] = 1 / lr if lr <= 0.01 else math.inf
     later = list(errors.values())[16:]
     assert sum(map(math.isfinite, later)) >= 10

@@ -22,7 +22,7 @@ def list_(*, json: Json = False) -> int:
 
 
 def data(
-    name: Annotated[str, flag("a9a, mnist, digits, or a file.")],
+    name: Annotated[str, flag("Data set, by its name in `sagda list`, or a file.")],
     /,
     *,
     label: Annotated[str, flag("Label column of a data file.", "data")] = "label",

@@ -5,23 +5,23 @@ algorithm with its digest. Files are written before the manifest, and old files 
 deleted after it. `execution.py` decides when to write.
 """
 
-import json
 import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 import safetensors.numpy
+from pydantic import BaseModel, Field, ValidationError
 
 import sagda
 from sagda import durable
 from sagda.check import BadValue
 from sagda.simulator.run import Run
 
-SCHEMA = 2
+SCHEMA: Literal[2] = 2
 
 
 class Stored(NamedTuple):
@@ -31,17 +31,19 @@ class Stored(NamedTuple):
     environment: dict[str, Any]
 
 
-class CheckpointFile(NamedTuple):
+class CheckpointFile(BaseModel, extra="forbid"):
     """An algorithm's line in the manifest."""
 
-    file: str
+    # A name with a folder in it would lead out of the checkpoint.
+    file: Annotated[str, Field(pattern=r"^[^/\\]+$")]
     sha256: str
     round: int
 
 
-class CheckpointManifest(NamedTuple):
+class CheckpointManifest(BaseModel, extra="forbid"):
     """The content of manifest.json."""
 
+    version: Literal[2] = Field(alias="schema")
     config_sha256: str
     data_sha256: str
     environment: dict[str, Any]
@@ -62,15 +64,20 @@ class Checkpoints:
         durable.sync_folder(self.folder.parent)
         content = safetensors.numpy.save(run.arrays(), {"schema": str(SCHEMA)})
         file = f"{name}-{run.round:08d}.safetensors"
-        digest = durable.write(self.folder / file, content)
-        self.entries[name] = CheckpointFile(file, digest, run.round)
+        self.entries[name] = CheckpointFile(
+            file=file,
+            sha256=durable.write(self.folder / file, content),
+            round=run.round,
+        )
         manifest = CheckpointManifest(
+            schema=SCHEMA,
             config_sha256=self.config_digest,
             data_sha256=self.data_digest,
             environment=environment(),
             algorithms=self.entries,
         )
-        durable.write(self.folder / "manifest.json", as_text(manifest))
+        text = manifest.model_dump_json(by_alias=True, indent=1) + "\n"
+        durable.write(self.folder / "manifest.json", text)
         # From here on the new checkpoint counts, and nothing refers to old files.
         current = {entry.file for entry in self.entries.values()} | {"manifest.json"}
         for path in self.folder.iterdir():
@@ -97,52 +104,35 @@ class Checkpoints:
         for name, entry in manifest.algorithms.items():
             file = self.folder / entry.file
             if not file.is_file():
-                raise BadValue(
-                    f"checkpoint file {file} is missing; delete the checkpoint folder "
-                    "to start again."
-                )
+                raise unusable(f"checkpoint file {file} is missing")
             content = file.read_bytes()
             if durable.digest(content) != entry.sha256:
-                raise BadValue(
+                raise unusable(
                     f"checkpoint file {file} is damaged: its sha256 is not the "
-                    "manifest's; delete the checkpoint folder to start again."
+                    "manifest's"
                 )
             runs[name] = safetensors.numpy.load(content)
-        self.entries = dict(manifest.algorithms)
+        self.entries = manifest.algorithms
         return Stored(runs, manifest.environment)
-
-
-def as_text(manifest: CheckpointManifest) -> str:
-    """The manifest as JSON."""
-    entries = {name: entry._asdict() for name, entry in manifest.algorithms.items()}
-    values = {"schema": SCHEMA} | manifest._asdict() | {"algorithms": entries}
-    return json.dumps(values, indent=1) + "\n"
 
 
 def read_manifest(path: Path) -> CheckpointManifest:
     """The manifest at `path`; an error if it is damaged or of another schema."""
-    schema, manifest = None, None
     try:
-        values = json.loads(path.read_bytes())
-        schema = values.pop("schema")
-        entries = values.pop("algorithms")
-        algorithms = {name: CheckpointFile(**entry) for name, entry in entries.items()}
-        # A file name with a folder in it would lead out of the checkpoint.
-        if all(Path(entry.file).name == entry.file for entry in algorithms.values()):
-            manifest = CheckpointManifest(**values, algorithms=algorithms)
-    except (ValueError, TypeError, AttributeError, KeyError):
-        pass
-    if schema not in (None, SCHEMA):
-        raise BadValue(
-            f"{path}: `schema` must be {SCHEMA} for this version, got {schema!r}; "
-            "delete the checkpoint folder to start again."
+        return CheckpointManifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+    if first["type"] == "literal_error":
+        raise unusable(
+            f"{path}: `schema` must be {SCHEMA} for this version, got "
+            f"{first['input']!r}"
         )
-    if manifest is None:
-        raise BadValue(
-            f"{path} is damaged or not the manifest of a checkpoint; delete the "
-            "checkpoint folder to start again."
-        )
-    return manifest
+    raise unusable(f"{path} is damaged or not the manifest of a checkpoint")
+
+
+def unusable(problem: str) -> BadValue:
+    """The error for a checkpoint from which no run can resume."""
+    return BadValue(f"{problem}; delete the checkpoint folder to start again.")
 
 
 def environment() -> dict[str, Any]:
@@ -174,9 +164,8 @@ def processor() -> str:
 
 def differences(then: dict[str, Any]) -> list[str]:
     """The changes since a checkpoint's environment, such as `jax 0.9 -> 0.10`."""
-    now = environment()
     return [
-        f"{key} {then.get(key)} -> {now[key]}"
-        for key in now
-        if then.get(key) != now[key]
+        f"{key} {then.get(key)} -> {now}"
+        for key, now in environment().items()
+        if then.get(key) != now
     ]

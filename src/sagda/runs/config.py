@@ -102,17 +102,17 @@ class Config(BaseModel):
     standardise: bool | None = None
     """Scale each feature to mean 0 and variance 1, computed from clients' sums."""
     positive: str | None = None
-    """Label of the positive class (default: 1 for mnist and digits)."""
+    """Label of the positive class (default: the data set's, or the larger label)."""
     per_class: Count | None = None
-    """Rows of each class to draw before the split (default: mnist 5000, gan 1000)."""
+    """Rows of each class to draw before the split (default: the data set's, or all)."""
     algorithms: list[str] = ["sagda-i"]
     """Algorithms to run; `sagda list` shows all."""
     clients: Count | None = None
-    """Number of clients (M; default: 100; quadratic 20; by-column: as in the data)."""
+    """Number of clients (M; default: the problem's or the column's, otherwise 100)."""
     samples: Count | Literal["all"] | None = None
-    """Rows per client, or `all` (default: 100; quadratic 10; by-column: all)."""
+    """Rows per client, or `all` (default: the problem's, or 100; by-column: all)."""
     partition: str = "by-label"
-    """How to split rows over clients: by-label, iid, dirichlet, quantity, by-column."""
+    """Split of rows over clients, by its name in `sagda list`, such as iid."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Dirichlet concentration for dirichlet and quantity; smaller means more skew."""
     split_seed: Seed = 0
@@ -200,18 +200,13 @@ def sentence(error: ValidationError, model: type[BaseModel], table: str = "") ->
     message = message.replace("a valid integer", "a whole number")
     if first["type"] == "finite_number":
         message = "must be finite"
-    if word := word_allowed(error, field):
-        message = f"must be a whole number of at least 1, or {word}"
+    # A field may take a word, such as 'all', in place of a count.
+    for other in error.errors():
+        if other["type"] == "literal_error" and other["loc"][:1] == (field,):
+            word = other.get("ctx", {}).get("expected")
+            message = f"must be a whole number of at least 1, or {word}"
     name = f"{table}.{field}" if table else field
     return f"`{name}` {message}, got {first['input']!r}."
-
-
-def word_allowed(error: ValidationError, field: str) -> str | None:
-    """The word, quoted, that `field` takes in place of a count (such as 'all')."""
-    for each in error.errors():
-        if each["loc"][:1] == (field,) and each["type"] == "literal_error":
-            return each.get("ctx", {}).get("expected")
-    return None
 
 
 def build(values: dict[str, Any], where: str = "", text: str = "") -> Config:
@@ -232,10 +227,8 @@ def build(values: dict[str, Any], where: str = "", text: str = "") -> Config:
 def line_of(key: str, text: str) -> int | None:
     """The line number at which a TOML text sets `key`."""
     pattern = re.compile(rf'\s*(\[\s*)?"?{re.escape(key)}"?\s*[\].=]')
-    for number, line in enumerate(text.splitlines(), 1):
-        if key and pattern.match(line):
-            return number
-    return None
+    lines = enumerate(text.splitlines(), 1)
+    return next((i for i, line in lines if key and pattern.match(line)), None)
 
 
 def is_federation(folder: Path) -> bool:

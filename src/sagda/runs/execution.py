@@ -20,17 +20,17 @@ import safetensors.numpy
 import sagda
 from sagda import durable
 from sagda.methods import Method
-from sagda.runs.callbacks import callbacks_of, stopped_early
 from sagda.runs.checkpoint import Checkpoints, Stored, differences
-from sagda.runs.config import write_toml
+from sagda.runs.config import PATIENCE, Config, write_toml
 from sagda.runs.experiment import Experiment, run_options
 from sagda.runs.folder import claimed
-from sagda.runs.grid import Sweep
-from sagda.runs.output import write_results
+from sagda.runs.grid import GridPoint, sweep_batches
+from sagda.runs.output import stopped_early, write_results
 from sagda.simulator.processes import check_same, from_first, gathered, is_first
 from sagda.simulator.run import Callback, Progress, Run
 from sagda.simulator.simulate import advice, simulate_stacked, unsolved
 from sagda.simulator.sweep import apart
+from sagda.trackers import TRACKERS, EarlyStop
 
 
 class Stopped(Exception):
@@ -86,9 +86,9 @@ def execute(
                 f"an uninterrupted run: {'; '.join(changed)}"
             )
         callbacks = callbacks_of(experiment.config, folder)
-        sweep = Sweep(experiment.config)
+        points: dict[str, GridPoint] = {}
         methods: dict[str, Method] = {}
-        for batch in batches(experiment, sweep, runs):
+        for batch in batches(experiment, points, runs):
             resume = stored.runs.get(batch.name) if stored else None
             monitor.started(batch.name, int(resume["round"]) if resume else 0)
             run = run_batch(experiment, batch, resume, checkpoints, monitor, callbacks)
@@ -96,24 +96,35 @@ def execute(
             runs |= zip(batch.methods, parts, strict=True)
             methods |= batch.methods
         if is_first():
-            write_results(
-                experiment._replace(methods=methods), runs, folder, sweep.points
-            )
+            write_results(experiment._replace(methods=methods), runs, folder, points)
     return runs
 
 
 def batches(
-    experiment: Experiment, sweep: Sweep, runs: dict[str, Run]
+    experiment: Experiment, points: dict[str, GridPoint], runs: dict[str, Run]
 ) -> Iterator[Batch]:
     """What to run, in this order. A search reads the finished `runs` in between."""
     if not experiment.config.grid:
         for name, method in experiment.methods.items():
             yield Batch(name, {name: method})
         return
-    for methods in sweep.batches(runs):
+    for methods in sweep_batches(experiment.config, points, runs):
         # The name depends on what runs, so that other points never resume from it.
         text = "\n".join(map(repr, methods.values()))
         yield Batch(f"sweep-{durable.digest(text.encode())[:12]}", methods)
+
+
+def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
+    """The tracker and the early stop of a configuration, if it has them."""
+    callbacks: list[Callback] = []
+    if config.track is not None:
+        digest = durable.digest(write_toml(config).encode())[:12]
+        key = f"{folder.resolve()} {digest}"
+        callbacks.append(TRACKERS[config.track].in_folder(folder, key))
+    if config.stop_early is not None:
+        patience = config.patience or PATIENCE
+        callbacks.append(EarlyStop(config.stop_early, patience=patience))
+    return tuple(callbacks)
 
 
 def packed(stored: Stored | None) -> bytes:

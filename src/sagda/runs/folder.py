@@ -76,12 +76,10 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     """The values of a TOML file, with `table.key` for the keys of its tables."""
     out = {}
     for key, value in values.items():
-        table = value if isinstance(value, dict) else None
-        out |= (
-            {key: value}
-            if table is None
-            else {f"{key}.{k}": v for k, v in table.items()}
-        )
+        if isinstance(value, dict):
+            out |= {f"{key}.{k}": v for k, v in value.items()}
+        else:
+            out[key] = value
     return out
 
 

@@ -43,9 +43,6 @@ class GridPoint:
         """The point in words. Different values have different names."""
         return " ".join(f"{key}={short(value)}" for key, value in self.values)
 
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self.values)
-
     def method(self, config: Config) -> Method:
         """The configuration's algorithm with this point's parameters."""
         (name,) = config.algorithms
@@ -153,29 +150,21 @@ def grid_points(config: Config) -> list[GridPoint]:
     ]
 
 
-class Sweep:
-    """The points of a sweep as batches. `points` has those that were handed out."""
+def sweep_batches(
+    config: Config, handed: dict[str, GridPoint], runs: dict[str, Run]
+) -> Iterator[dict[str, Method]]:
+    """Methods to run together, by the names of their points, which `handed` collects.
 
-    def __init__(self, config: Config):
-        self.config = config
-        self.points: dict[str, GridPoint] = {}  # by name
-
-    def batches(self, runs: dict[str, Run]) -> Iterator[dict[str, Method]]:
-        """Methods to run together, by the names of their points.
-
-        The caller puts the results into `runs` before it asks for the next batch: a
-        search chooses its points by them.
-        """
-        config = self.config
-        rounds = searched(config, runs) if config.trials else [grid_points(config)]
-        for points in rounds:
-            # A search may propose a point again. Its result is known.
-            new = {p.name: p for p in points if p.name not in self.points}
-            self.points |= new
-            names = list(new)
-            methods = [point.method(config) for point in new.values()]
-            for group in alike(methods):
-                yield {names[i]: methods[i] for i in group}
+    The caller puts the results into `runs` before it asks for the next batch: a search
+    chooses its points by them.
+    """
+    for points in searched(config, runs) if config.trials else [grid_points(config)]:
+        # A search may propose a point again. Its result is known.
+        new = {p.name: p for p in points if p.name not in handed}
+        handed |= new
+        names, methods = list(new), [point.method(config) for point in new.values()]
+        for group in alike(methods):
+            yield {names[i]: methods[i] for i in group}
 
 
 def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:

@@ -17,8 +17,8 @@ class Interrupt:
         self.before: dict[int, Any] = {}  # the handlers to restore
 
     def __enter__(self) -> "Interrupt":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.before[number] = signal.signal(number, self.handle)
+        both = signal.SIGINT, signal.SIGTERM
+        self.before = {number: signal.signal(number, self.handle) for number in both}
         return self
 
     def __exit__(self, *_: object) -> None:

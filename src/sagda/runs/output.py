@@ -19,7 +19,6 @@ from sagda import durable
 from sagda.data.federation import Federation, Table
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.runs.callbacks import stopped_early
 from sagda.runs.card import write_card
 from sagda.runs.checkpoint import environment
 from sagda.runs.experiment import Experiment
@@ -64,7 +63,7 @@ def write_results(
     write_pictures(experiment.problem, runs, folder)
     summary = summarise(experiment, runs)
     if points:
-        summary["points"] = {name: point.as_dict() for name, point in points.items()}
+        summary["points"] = {name: dict(p.values) for name, p in points.items()}
     write_run(folder, runs, recipe=recipe_in(experiment, runs), summary=summary)
 
 
@@ -107,6 +106,13 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
     if stops := {name: t for name, t in stops.items() if t is not None}:
         summary["stopped_early"] = stops
     return summary
+
+
+def stopped_early(run: Run, rounds: int) -> int | None:
+    """The round at which a callback stopped a run; None if it ran to its end."""
+    # A run in which every seed diverged ends early without a callback.
+    whole = run.round == rounds or bool((run.carry.broken >= 0).all())
+    return None if whole else run.round
 
 
 def summary_of(
