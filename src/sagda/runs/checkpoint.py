@@ -9,7 +9,7 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -24,10 +24,14 @@ from sagda.simulator.run import Run
 SCHEMA: Literal[2] = 2
 
 
+# By algorithm: the arrays that resume a run.
+Arrays: TypeAlias = dict[str, dict[str, np.ndarray]]
+
+
 class Stored(NamedTuple):
     """The content of a checkpoint, with all digests checked."""
 
-    runs: dict[str, dict[str, np.ndarray]]  # by algorithm: the arrays that resume a run
+    runs: Arrays
     environment: dict[str, Any]
 
 
@@ -84,11 +88,11 @@ class Checkpoints:
             if path.name not in current:
                 durable.remove(path)
 
-    def load(self) -> Stored | None:
-        """The newest checkpoint, checked; None if there is none."""
+    def load(self) -> Stored:
+        """The newest checkpoint, checked; without runs if there is none."""
         path = self.folder / "manifest.json"
         if not path.exists():
-            return None
+            return Stored({}, environment())
         manifest = read_manifest(path)
         if manifest.config_sha256 != self.config_digest:
             raise BadValue(

@@ -5,7 +5,6 @@ With several processes, process 0 alone reads, writes and shows. The rounds them
 are in `sagda.simulator`. `output.py` writes the results.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ import safetensors.numpy
 import sagda
 from sagda import durable
 from sagda.methods import Method
-from sagda.runs.checkpoint import Checkpoints, Stored, differences
+from sagda.runs.checkpoint import Arrays, Checkpoints, differences
 from sagda.runs.config import PATIENCE, Config, write_toml
 from sagda.runs.experiment import Experiment, run_options
 from sagda.runs.folder import claimed
@@ -75,21 +74,22 @@ def execute(
     runs: dict[str, Run] = {}
     with ExitStack() as stack:
 
-        def load() -> Stored | None:
+        def load() -> Arrays:
             stack.enter_context(claimed(experiment.config, folder))
-            return checkpoints.load()
+            stored = checkpoints.load()
+            if changed := differences(stored.environment):
+                monitor.warn(
+                    "resumed in another environment, so the bits may differ from those "
+                    f"of an uninterrupted run: {'; '.join(changed)}"
+                )
+            return stored.runs
 
         stored = from_first(load, packed, unpacked)
-        if stored and (changed := differences(stored.environment)):
-            monitor.warn(
-                "resumed in another environment, so the bits may differ from those of "
-                f"an uninterrupted run: {'; '.join(changed)}"
-            )
         callbacks = callbacks_of(experiment.config, folder)
         points: dict[str, GridPoint] = {}
         methods: dict[str, Method] = {}
         for batch in batches(experiment, points, runs):
-            resume = stored.runs.get(batch.name) if stored else None
+            resume = stored.get(batch.name)
             monitor.started(batch.name, int(resume["round"]) if resume else 0)
             run = run_batch(experiment, batch, resume, checkpoints, monitor, callbacks)
             parts = apart(run, list(batch.methods.values()))
@@ -127,25 +127,19 @@ def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
-def packed(stored: Stored | None) -> bytes:
-    """A checkpoint as bytes, to send it to the other processes."""
-    if stored is None:
-        return b""
-    arrays = {f"{n}/{k}": a for n, run in stored.runs.items() for k, a in run.items()}
-    head = json.dumps(stored.environment).encode() + b"\n"
-    return head + safetensors.numpy.save(arrays)
+def packed(runs: Arrays) -> bytes:
+    """The runs of a checkpoint as bytes, to send them to the other processes."""
+    arrays = {f"{n}/{k}": a for n, run in runs.items() for k, a in run.items()}
+    return safetensors.numpy.save(arrays)
 
 
-def unpacked(content: bytes) -> Stored | None:
-    """The checkpoint that `packed` made into bytes."""
-    if not content:
-        return None
-    head, _, arrays = content.partition(b"\n")
-    runs: dict[str, dict[str, np.ndarray]] = {}
-    for path, array in safetensors.numpy.load(arrays).items():
+def unpacked(content: bytes) -> Arrays:
+    """The runs that `packed` made into bytes."""
+    runs: Arrays = {}
+    for path, array in safetensors.numpy.load(content).items():
         name, _, key = path.partition("/")
         runs.setdefault(name, {})[key] = array
-    return Stored(runs, json.loads(head))
+    return runs
 
 
 def run_batch(

@@ -92,7 +92,6 @@ class Tracker(abc.ABC):
                 self.write(self.unwritten)
         finally:
             self.close(finished=kind is None)
-            self.restart()
 
     def write(self, now: Progress) -> None:
         """Write the new rows. The first time these are all rows of the history."""

@@ -1,6 +1,7 @@
 """`EarlyStop`: a callback that stops a run when a column stops improving."""
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -9,9 +10,8 @@ from sagda.check import BadValue
 from sagda.simulator.history import COUNTS, History
 from sagda.simulator.run import Progress
 
-GOALS = ("auto", "min", "max")
 
-
+@dataclass(frozen=True)
 class EarlyStop:
     """Stop a run whose best value has not improved for `patience` rounds.
 
@@ -27,21 +27,17 @@ class EarlyStop:
             `min` for all others.
     """
 
-    def __init__(
-        self,
-        metric: str = "grad_phi_sq",
-        *,
-        patience: int,
-        least: float = 0.0,
-        goal: str = "auto",
-    ):
-        check.kind("metric", metric, str, "such as 'grad_phi_sq'")
-        check.choice("goal", goal, GOALS)
-        self.metric = metric
-        self.patience = check.integer("patience", patience, low=1)
-        self.least = check.real("least", least, low=0)
-        upwards = metric.startswith("auc") if goal == "auto" else goal == "max"
-        self.sign = -1 if upwards else 1
+    metric: str = "grad_phi_sq"
+    _: KW_ONLY
+    patience: int
+    least: float = 0.0
+    goal: str = "auto"
+
+    def __post_init__(self) -> None:
+        check.kind("metric", self.metric, str, "such as 'grad_phi_sq'")
+        check.choice("goal", self.goal, ("auto", "min", "max"))
+        check.integer("patience", self.patience, low=1)
+        check.real("least", self.least, low=0)
 
     def __call__(self, now: Progress) -> bool:
         if len(set(map(repr, now.methods))) > 1:
@@ -54,8 +50,11 @@ class EarlyStop:
     def enough(self, history: History) -> bool:
         """True if a run with this history should stop."""
         column = history[check_metric("metric", self.metric, history.columns)]
+        goal = self.goal
+        if goal == "auto":
+            goal = "max" if self.metric.startswith("auc") else "min"
         with np.errstate(invalid="ignore", over="ignore"):
-            value = self.sign * column.mean(axis=0)
+            value = (-1 if goal == "max" else 1) * column.mean(axis=0)
         value = np.where(np.isfinite(value), value, np.inf)
         recent = history.rounds > history.rounds[-1] - self.patience
         if recent.all():

@@ -73,18 +73,12 @@ class MLflow(Tracker):
                 self.client.update_run(run.info.run_id, status="RUNNING")
                 self.runs[name] = OpenRun(run.info.run_id, self.last_round(run))
                 return
-        self.runs[name] = self.new_run(place, name, tags, parameters)
-
-    def new_run(
-        self, place: str, name: str, tags: dict[str, str], parameters: dict[str, Any]
-    ) -> OpenRun:
-        """Create a run in the experiment with the id `place`."""
         from mlflow.entities import Param
 
         run = self.client.create_run(place, run_name=name, tags=tags)
         params = [Param(key, str(value)) for key, value in parameters.items()]
         self.client.log_batch(run.info.run_id, params=params)
-        return OpenRun(run.info.run_id, -1)
+        self.runs[name] = OpenRun(run.info.run_id, -1)
 
     def new_experiment(self) -> str:
         """Create the experiment; returns its id."""
@@ -95,11 +89,10 @@ class MLflow(Tracker):
 
     def last_round(self, run: Any) -> int:
         """The last round that an MLflow run has; -1 if it has none."""
-        columns = list(run.data.metrics)
-        if not columns:
-            return -1
-        past = self.client.get_metric_history(run.info.run_id, columns[0])
-        return max(metric.step for metric in past)
+        past = self.client.get_metric_history
+        columns = list(run.data.metrics)[:1]  # every row has all columns
+        rows = [row for column in columns for row in past(run.info.run_id, column)]
+        return max((row.step for row in rows), default=-1)
 
     def log(self, name: str, rows: list[LoggedRow]) -> None:
         from mlflow.entities import Metric
