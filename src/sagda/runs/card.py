@@ -102,10 +102,8 @@ def metrics_table(results: Results) -> str:
     """All metrics at the end of the run, by algorithm."""
     rows = []
     for name, columns in results.columns.items():
-        cells = [
-            spread(columns[metric][:, -1], "{:.4g}", "{:.1g}")
-            for metric in results.metrics
-        ]
+        ends = [columns[metric][:, -1] for metric in results.metrics]
+        cells = [spread(end, "{:.4g}", "{:.1g}") for end in ends]
         rows.append([name, *cells, bytes_text(results.bytes_sent(name)[:, -1].mean())])
     labels = [metric_of(metric).label for metric in results.metrics]
     table = markdown_table(["algorithm", *labels, "bytes"], rows)
