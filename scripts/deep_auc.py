@@ -201,7 +201,7 @@ def chart(evidence: Any, cohort: int) -> dict[str, Any]:
     bands = base.mark_area(opacity=0.18).encode(
         y=alt.Y("low:Q", scale=scale), y2="high:Q", color=style["color"]
     )
-    together = (bands + lines).properties(height=320)
+    together = (bands + lines).properties(width=640, height=320)
     return together.configure_axis(labelFontSize=13, titleFontSize=14).to_dict()
 
 

@@ -235,8 +235,9 @@ def page_of(folder: Path) -> str:
 
 def show_run(folder: Path, json: bool) -> int:
     """Write the report of a finished run and print its table."""
-    from sagda.report.terminal import results_facts, show_results
+    from sagda.report.terminal import show_results
+    from sagda.runs.results import read_results
 
-    page = page_of(folder)
-    facts = results_facts(folder, page) if json else None
-    return say(json, facts, lambda: show_results(folder, page))
+    page, results = page_of(folder), read_results(folder)
+    facts = {"folder": str(folder), "summary": results.summary, "page": page}
+    return say(json, facts, lambda: show_results(results, folder, page))

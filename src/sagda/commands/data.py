@@ -75,11 +75,10 @@ def partition(
     federation = prepare(resolve(setup.merged(), setup.assignments)).federation
     counts = label_counts(federation)
     if picture is not None:
-        from sagda.report.charts import draw_partition
+        from sagda.report.charts import split_chart, write_picture
 
-        draw_partition(counts, federation.size.tolist(), picture)
-    return say(
-        json,
-        split_facts(federation, counts, picture),
-        lambda: show_split(federation, counts, picture),
-    )
+        write_picture(split_chart(counts, federation.size.tolist()), picture)
+    names = federation.names
+    names = range(federation.clients) if names is None else names
+    facts = split_facts(federation, counts, picture)
+    return say(json, facts, lambda: show_split(facts, names))

@@ -53,7 +53,7 @@ def measure_theory(config: Config, folder: Path) -> None:
         return
     start_jax()
     from sagda.models.user_code import is_own
-    from sagda.report.theory_section import write_theory
+    from sagda.report.theory_page import write_theory
     from sagda.runs.experiment import prepare
 
     if is_own(config.model):

@@ -163,12 +163,10 @@ def execute_into(
     config = resolve(config, assignments)
     folder = out or default_folder(config)
     experiment = prepare(config)
+    display = RunDisplay(config, quiet=execution.json or not is_first())
     interrupt = Interrupt()
     try:
-        with (
-            interrupt,
-            RunDisplay(config, quiet=execution.json or not is_first()) as display,
-        ):
+        with interrupt, display.bars:
             execute(experiment, folder, display.monitor(interrupt, seconds))
     except Stopped as stopped:
         if is_first():

@@ -68,14 +68,13 @@ def advise(
         **values.model_dump(include={"dropout", "float64", "layout"}),
     )
     if picture is not None:
-        from sagda.report.theory_charts import curves, draw
+        from sagda.report.charts import write_picture
+        from sagda.report.theory_charts import chart, curves
 
         constants, setting = advice.estimates.constants, advice.setting
         with waiting("solving for the picture"):
-            draw(
-                curves(method.name, constants, setting, max_server_lr=max_server_lr),
-                picture,
-            )
+            both = curves(method.name, constants, setting, max_server_lr=max_server_lr)
+            write_picture(chart(both), picture)
     from sagda.report.terminal_theory import show
     from sagda.theory.advice import as_facts
 
@@ -177,9 +176,10 @@ def curves(
     Example: `sagda theory curves --smoothness 2 --mu 0.5 --picture bound.png`
     """
     from sagda import check
+    from sagda.report.charts import write_picture
     from sagda.report.terminal_theory import show_curves
+    from sagda.report.theory_charts import chart
     from sagda.report.theory_charts import curves as curves_of
-    from sagda.report.theory_charts import draw
     from sagda.theory import CONDITIONS, Constants, Setting
 
     check.choice("algorithm", algorithm, CONDITIONS)
@@ -198,7 +198,7 @@ def curves(
     with waiting("solving for rates"):
         both = curves_of(algorithm, constants, setting, max_server_lr=max_server_lr)
     if picture is not None:
-        draw(both, picture)
+        write_picture(chart(both), picture)
     facts = {
         over: [
             {

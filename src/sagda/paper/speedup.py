@@ -21,13 +21,7 @@ from sagda.data.datasets import load
 from sagda.data.federation import Federation
 from sagda.keys import generator
 from sagda.paper.evidence import interval, unreadable
-from sagda.paper.theorem import (
-    Trial,
-    distant_case,
-    errors_at,
-    run_trial,
-    sampling_case,
-)
+from sagda.paper.theorem import Trial, distant_case, errors_at, run_trial, sampling_case
 from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
 from sagda.problems.quadratic import Quadratic

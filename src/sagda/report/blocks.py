@@ -17,7 +17,7 @@ from sagda import durable
 from sagda.report.charts import drawing, picture
 from sagda.runs.card import markdown_table
 
-# In each class, `kind` is the name by which `templates/blocks.html.jinja` shows it.
+# `templates/blocks.html.jinja` shows each class by its name.
 
 
 class Heading(NamedTuple):
@@ -26,15 +26,11 @@ class Heading(NamedTuple):
     text: str
     level: int = 2
 
-    kind = "heading"
-
 
 class Text(NamedTuple):
     """One paragraph."""
 
     text: str
-
-    kind = "text"
 
 
 class Note(NamedTuple):
@@ -42,15 +38,11 @@ class Note(NamedTuple):
 
     text: str
 
-    kind = "note"
-
 
 class Code(NamedTuple):
     """Text in a fixed-width font with its line breaks."""
 
     text: str
-
-    kind = "code"
 
 
 class Grid(NamedTuple):
@@ -60,8 +52,6 @@ class Grid(NamedTuple):
     rows: list[list[str]]
     numeric: bool = False
 
-    kind = "grid"
-
 
 class Chart(NamedTuple):
     """A Vega-Lite chart. Its `name` occurs once in a page."""
@@ -69,8 +59,6 @@ class Chart(NamedTuple):
     name: str
     spec: dict[str, Any]
     caption: str
-
-    kind = "chart"
 
 
 class ChartChoice(NamedTuple):
@@ -83,13 +71,14 @@ class ChartChoice(NamedTuple):
     rows: dict[str, list[dict[str, Any]]]  # by metric: the data set `curves`
     caption: str
 
-    kind = "choice"
+    def chart(self, metric: str, axis: str) -> dict[str, Any]:
+        """The chart of one metric over one axis, with its data."""
+        return self.specs[metric][axis] | {"datasets": {"curves": self.rows[metric]}}
 
     @property
-    def first(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         """The chart that is shown before the reader chooses."""
-        metric, axis = next(iter(self.metrics)), next(iter(self.axes))
-        return self.specs[metric][axis] | {"datasets": {"curves": self.rows[metric]}}
+        return self.chart(next(iter(self.metrics)), next(iter(self.axes)))
 
 
 class Pictures(NamedTuple):
@@ -98,8 +87,6 @@ class Pictures(NamedTuple):
     name: str
     png: bytes
     caption: str
-
-    kind = "pictures"
 
     @property
     def source(self) -> str:
@@ -161,27 +148,22 @@ def as_markdown(blocks: Sequence[Block], images: Path, prefix: str) -> str:
                 out += ["```", text.rstrip("\n"), "```", ""]
             case Grid(head, rows):
                 out += [markdown_table(head, rows), ""]
-            case Chart() | ChartChoice():
-                spec = block.spec if isinstance(block, Chart) else block.first
-                file = images / f"{prefix}-{block.name}.png"
-                durable.write(file, small_png(spec))
-                out += image_lines(file.name, block.caption)
-            case Pictures(name, png, caption):
-                file = images / f"{prefix}-{re.sub('[^a-z0-9-]', '-', name)}.png"
-                durable.write(file, png)
-                out += image_lines(file.name, caption)
+            case Chart() | ChartChoice() | Pictures():
+                file = f"{prefix}-{re.sub('[^a-z0-9-]', '-', block.name)}.png"
+                png = (
+                    block.png if isinstance(block, Pictures) else small_png(block.spec)
+                )
+                durable.write(images / file, png)
+                caption = block.caption
+                out += [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
     return "\n".join(out)
-
-
-def image_lines(file: str, caption: str) -> list[str]:
-    return [f"![{caption}](images/{file})", "", f"*{caption}*", ""]
 
 
 def small_png(spec: dict[str, Any]) -> bytes:
     """A chart as a PNG of few colours, a fraction of the usual size in bytes."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(picture(spec, "png", width=None)))
+    image = Image.open(io.BytesIO(picture(spec, "png")))
     size = [3 * side // 4 for side in image.size]
     image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     out = io.BytesIO()

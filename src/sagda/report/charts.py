@@ -23,6 +23,8 @@ BUDGETS = ("round", "samples", "megabytes", "seconds")
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [3, 1], [1, 3]]
 
+WIDTH = 640  # of a picture whose chart is as wide as its container
+
 
 class MissingExtra(BadValue):
     """The packages of the extra `report` are not installed."""
@@ -48,23 +50,18 @@ def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
     names = results.shown
     label, log = metric_of(metric).label, metric_of(metric).logarithmic
     scale = alt.Scale(type="log") if log else alt.Scale(zero=False)
-    form = ".0e" if log else "~g"
     lines = line_style("algorithm", names, columns=2 if results.points else 0)
     base = alt.Chart(alt.NamedData("curves")).encode(
         x=alt.X(f"{axis}:Q", title=AXES[axis], axis=alt.Axis(grid=False))
     )
-    height = alt.Y("mean:Q", title=label, scale=scale)
-    height = height.axis(format=form, tickCount=6)
+    axis_format = {"format": ".0e" if log else "~g", "tickCount": 6}
+    height = alt.Y("mean:Q", title=label, scale=scale).axis(**axis_format)
     layers = base.mark_line(strokeWidth=1.8).encode(y=height, **lines)
     if results.seeds > 1:
-        band = base.mark_area(opacity=0.18).encode(
-            y=alt.Y("low:Q", title=label, scale=scale),
-            y2="high:Q",
-            color=lines["color"],
-        )
-        layers = band + layers
-    chart = layers.properties(width="container", height=360)
-    return plain(chart)
+        low = alt.Y("low:Q", title=label, scale=scale)
+        band = base.mark_area(opacity=0.18)
+        layers = band.encode(y=low, y2="high:Q", color=lines["color"]) + layers
+    return plain(layers.properties(width="container", height=360))
 
 
 def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str, Any]]:
@@ -74,7 +71,6 @@ def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str,
     drawn (not finite, or not above zero on a logarithmic axis) are left out.
     """
     logarithmic = metric_of(metric).logarithmic
-    digits = lambda value: float(f"{value:.5g}")
     rows = []
     for name in results.shown:
         columns, sent = results.columns[name], results.bytes_sent(name) / 1e6
@@ -84,25 +80,17 @@ def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str,
             at = values[:, j]
             if not np.isfinite(at).all() or (logarithmic and not (at > 0).all()):
                 continue
-            rows.append(
-                {
-                    "algorithm": name,
-                    "round": int(columns["round"][0, j]),
-                    "samples": digits(columns["samples"][:, j].mean()),
-                    "megabytes": digits(sent[:, j].mean()),
-                    "seconds": digits(columns["seconds"][:, j].mean()),
-                    "mean": digits(at.mean()),
-                    "low": digits(at.min()),
-                    "high": digits(at.max()),
-                }
-            )
+            numbers = {
+                "samples": columns["samples"][:, j].mean(),
+                "megabytes": sent[:, j].mean(),
+                "seconds": columns["seconds"][:, j].mean(),
+                "mean": at.mean(),
+                "low": at.min(),
+                "high": at.max(),
+            }
+            row = {"algorithm": name, "round": int(columns["round"][0, j])}
+            rows.append(row | {k: float(f"{v:.5g}") for k, v in numbers.items()})
     return rows
-
-
-def style(i: int) -> tuple[list[int], str]:
-    """Dash and colour of the i-th curve; each colour repeats with another dash."""
-    turn = i // len(COLOURS)
-    return DASHES[(i + turn) % len(DASHES)], COLOURS[i % len(COLOURS)]
 
 
 def line_style(
@@ -121,7 +109,10 @@ def line_style(
         labelLimit=400,
         labelFontSize=13,
     )
-    dashes, colours = zip(*map(style, range(len(names))), strict=True)
+    count = range(len(names))
+    colours = [COLOURS[i % len(COLOURS)] for i in count]
+    # Each colour repeats with another dash.
+    dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in count]
     options = {"shorthand": f"{field}:N", "legend": key if legend else None}
     return {
         "color": alt.Color(**options).scale(domain=names, range=colours),
@@ -168,19 +159,16 @@ def heat_map(results: Results) -> dict[str, Any]:
     alt, _ = drawing()
     keys = list(next(iter(results.points.values())))[:2]
     rows = heat_rows(results, keys)
-    order = lambda key: [
-        str(v)
-        for v in sorted({p[key] for p in results.points.values()}, key=number_first)
-    ]
+    values = [{point[key] for point in results.points.values()} for key in keys]
+    # Numbers come before texts.
+    first = lambda value: (isinstance(value, str), value)
+    orders = [[str(v) for v in sorted(some, key=first)] for some in values]
+    across = alt.X("column:O", title=keys[0], sort=orders[0])
+    up = alt.Y("row:O", title=None, sort=None)
+    if len(keys) > 1:
+        up = alt.Y("row:O", title=keys[1], sort=orders[1][::-1])
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X(
-            "column:O", title=keys[0], sort=order(keys[0]), axis=alt.Axis(labelAngle=0)
-        ),
-        y=alt.Y(
-            "row:O",
-            title=keys[1] if len(keys) > 1 else None,
-            sort=order(keys[1])[::-1] if len(keys) > 1 else None,
-        ),
+        x=across.axis(labelAngle=0), y=up
     )
     known = [row["error"] for row in rows if row["error"] is not None]
     # Errors above the start get the start's colour: one bad point among many would
@@ -194,24 +182,15 @@ def heat_map(results: Results) -> dict[str, Any]:
     )
     legend = alt.Legend(title=metric_of(main).label, format=".0e", tickCount=4)
     paint = alt.Color("error:Q", scale=scale, legend=legend)
-    whole = (
-        base.transform_filter("datum.error !== null").mark_rect().encode(color=paint)
-    )
+    finite = base.transform_filter("datum.error !== null")
+    whole = finite.mark_rect().encode(color=paint)
     broken = base.transform_filter("datum.error === null").mark_rect(color="#dddddd")
-    dark = alt.condition(
-        f"datum.error > {middle}",
-        alt.value("white"),
-        alt.value("black"),
-    )
+    white, black = alt.value("white"), alt.value("black")
+    dark = alt.condition(f"datum.error > {middle}", white, black)
     text = base.mark_text(fontSize=12).encode(text="text:N", color=dark)
     height = 60 + 34 * len({row["row"] for row in rows})
     layers = (broken + whole + text) if known else (broken + text)
     return plain(layers.properties(width="container", height=height))
-
-
-def number_first(value: Any) -> tuple[bool, Any]:
-    """A key that sorts numbers before texts."""
-    return isinstance(value, str), value
 
 
 def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any]:
@@ -227,48 +206,34 @@ def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any
     names = list(classes)
     shown = list(range(0, len(sizes), max(1, len(sizes) // 20)))
     ticks = alt.Axis(values=shown, labelAngle=0)
-    colour = alt.Color(
-        "class:N", sort=names, legend=None if not counts else alt.Legend()
-    )
+    legend = alt.Legend() if counts else None
+    colour = alt.Color("class:N", sort=names, legend=legend)
     if len(names) <= len(COLOURS):
         colour = colour.scale(domain=names, range=COLOURS[: len(names)])
-    chart = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("client:O", title="client", axis=ticks),
-            y=alt.Y("rows:Q", title="rows"),
-            color=colour,
-        )
-        .properties(width="container", height=180)
-    )
-    return plain(chart)
+    across = alt.X("client:O", title="client", axis=ticks)
+    up = alt.Y("rows:Q", title="rows")
+    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar()
+    bars = bars.encode(x=across, y=up, color=colour)
+    return plain(bars.properties(width="container", height=180))
 
 
-def picture(spec: dict[str, Any], kind: str, width: int | None = 640) -> bytes:
+def picture(spec: dict[str, Any], kind: str) -> bytes:
     """A chart as the content of a file of this kind.
 
-    Pass no width for charts that have their own, such as several in a row.
+    A chart as wide as its container becomes 640 points wide.
     """
     _, vl_convert = drawing()
-    fixed = spec | {"background": "white"} | ({"width": width} if width else {})
-    if kind == "png":
-        return vl_convert.vegalite_to_png(fixed, scale=2)
-    if kind == "pdf":
-        return vl_convert.vegalite_to_pdf(fixed)
-    if kind == "svg":
-        return vl_convert.vegalite_to_svg(fixed).encode()
-    return vl_convert.vegalite_to_html(fixed, bundle=True).encode()
+    spec = spec | {"background": "white"}
+    if spec.get("width") == "container":
+        spec["width"] = WIDTH
+    options = {"png": {"scale": 2}, "html": {"bundle": True}}.get(kind, {})
+    content = getattr(vl_convert, f"vegalite_to_{kind}")(spec, **options)
+    return content.encode() if isinstance(content, str) else content
 
 
-def draw_partition(counts: dict[str, list[int]], sizes: list[int], path: Path) -> None:
-    """Write the chart of a split; the ending of `path` chooses the kind of file."""
-    write_picture(split_chart(counts, sizes), path)
-
-
-def write_picture(spec: dict[str, Any], path: Path, width: int | None = 640) -> None:
+def write_picture(spec: dict[str, Any], path: Path) -> None:
     """Write a chart; the ending of `path` chooses the kind of file."""
-    durable.write(path, picture(spec, picture_kind(path), width))
+    durable.write(path, picture(spec, picture_kind(path)))
 
 
 def picture_kind(path: Path) -> str:

@@ -7,27 +7,23 @@ import io
 
 import numpy as np
 
-from sagda.report.charts import MissingExtra
+from sagda.report.charts import drawing
 
 COLUMNS, GAP, ZOOM = 10, 2, 2
 
 
 def sheet(pictures: np.ndarray) -> bytes:
     """A PNG of grey [count, height, width] pictures, ten in a row, dark on light."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra(
-            "pictures need the extra `report`: pip install 'sagda[report]'."
-        ) from None
+    drawing()  # its extra has PIL too
+    from PIL import Image
+
     count, height, width = pictures.shape
     rows = -(-count // COLUMNS)
-    shape = rows * (height + GAP) - GAP, COLUMNS * (width + GAP) - GAP
-    whole = np.full(shape, 255, np.uint8)
-    for k, picture in enumerate(pictures):
-        top, left = k // COLUMNS * (height + GAP), k % COLUMNS * (width + GAP)
-        whole[top : top + height, left : left + width] = 255 - picture
-    image = Image.fromarray(whole)
+    cells = np.full((rows * COLUMNS, height + GAP, width + GAP), 255, np.uint8)
+    cells[:count, :height, :width] = 255 - pictures
+    # From [rows of the sheet, columns, height, width] to the pixels of the sheet.
+    grid = cells.reshape(rows, COLUMNS, height + GAP, width + GAP).swapaxes(1, 2)
+    image = Image.fromarray(grid.reshape(rows * (height + GAP), -1)[:-GAP, :-GAP])
     size = (ZOOM * image.width, ZOOM * image.height)
     out = io.BytesIO()
     image.resize(size, Image.Resampling.NEAREST).save(out, "png")

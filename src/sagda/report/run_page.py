@@ -10,7 +10,7 @@ from typing import Any
 
 from sagda import durable
 from sagda.problems.metrics import AXES, metric_of
-from sagda.report import pictures, theory_page
+from sagda.report import charts, pictures, theory_page
 from sagda.report.blocks import (
     Block,
     Chart,
@@ -22,14 +22,7 @@ from sagda.report.blocks import (
     Pictures,
     write_html,
 )
-from sagda.report.charts import (
-    BUDGETS,
-    curve_rows,
-    curves,
-    heat_map,
-    picture,
-    split_chart,
-)
+from sagda.report.charts import BUDGETS
 from sagda.report.tables import results_grid, targets_grid
 from sagda.runs.config import is_federation
 from sagda.runs.results import Results, read_pictures, read_results
@@ -67,15 +60,15 @@ def progress_blocks(results: Results) -> list[Block]:
             "Mean over seeds of the last rounds. With more than two parameters, each "
             "cell is the best over the others."
         )
-        blocks += [Heading("Sweep"), Chart("heat", heat_map(results), caption)]
-    rows = {metric: curve_rows(results, metric) for metric in results.metrics}
+        blocks += [Heading("Sweep"), Chart("heat", charts.heat_map(results), caption)]
+    rows = {metric: charts.curve_rows(results, metric) for metric in results.metrics}
     rows = {metric: points for metric, points in rows.items() if points}
     band = f"mean of {results.seeds} seeds, band from lowest to highest"
     choice = ChartChoice(
         name="curves",
         metrics={metric: metric_of(metric).label for metric in rows},
         axes={axis: AXES[axis] for axis in BUDGETS},
-        specs={m: {a: curves(results, m, a) for a in BUDGETS} for m in rows},
+        specs={m: {a: charts.curves(results, m, a) for a in BUDGETS} for m in rows},
         rows=rows,
         caption=band if results.seeds > 1 else "one seed",
     )
@@ -120,7 +113,7 @@ def partition_chart(split: dict[str, Any]) -> dict[str, Any]:
     sizes = [split["largest"]] * split["clients"]
     if split["labels"]:
         sizes = [sum(counts) for counts in zip(*split["labels"].values(), strict=True)]
-    return split_chart(split["labels"], sizes)
+    return charts.split_chart(split["labels"], sizes)
 
 
 def write_figures(folder: Path) -> list[Path]:
@@ -130,14 +123,14 @@ def write_figures(folder: Path) -> list[Path]:
     out.mkdir(exist_ok=True)
     specs = {"partition": partition_chart(results.summary["split"])}
     if results.points:
-        specs["sweep"] = heat_map(results)
+        specs["sweep"] = charts.heat_map(results)
     for metric in results.metrics:
-        rows = curve_rows(results, metric)
+        rows = charts.curve_rows(results, metric)
         for axis in BUDGETS if rows else ():
             data = {"datasets": {"curves": rows}}
-            specs[f"{metric}-by-{axis}"] = curves(results, metric, axis) | data
+            specs[f"{metric}-by-{axis}"] = charts.curves(results, metric, axis) | data
     files = {
-        out / f"{name}.{kind}": picture(spec, kind)
+        out / f"{name}.{kind}": charts.picture(spec, kind)
         for name, spec in specs.items()
         for kind in ("png", "pdf")
     }

@@ -12,32 +12,31 @@ from sagda.report.blocks import Grid
 from sagda.runs.results import Results, bytes_text, spread
 from sagda.simulator.history import TAIL
 
+# Metrics with a column of their own: its title, and forms of mean and deviation.
+EXTRA = {
+    "auc_test": ("test AUC", "{:.4f}", "{:.4f}"),
+    "frechet": ("Fréchet", "{:.3g}", "{:.1g}"),
+}
+
 
 def results_grid(results: Results) -> Grid:
     """Final and tail values with their deviation over seeds, and totals."""
-    auc, frechet = "auc_test" in results.metrics, "frechet" in results.metrics
+    extra = {name: EXTRA[name] for name in EXTRA if name in results.metrics}
     head = [
         first_heading(results),
         f"final {metric_of(results.main).short}",
         f"last {min(TAIL, results.summary['rounds'])} rounds",
-        *(["test AUC"] if auc else []),
-        *(["Fréchet"] if frechet else []),
-        "samples",
-        "bytes",
-        "s",
+        *(title for title, *_ in extra.values()),
+        *("samples", "bytes", "s"),
     ]
     rows = []
     for name in results.ranked:
         final = {key: column[:, -1] for key, column in results.columns[name].items()}
         tail = results.history(name).tail(results.main)
-        cells = [name, spread(final[results.main]), spread(tail)]
-        if auc:
-            cells.append(spread(final["auc_test"], "{:.4f}", "{:.4f}"))
-        if frechet:
-            cells.append(spread(final["frechet"], "{:.3g}", "{:.1g}"))
         rows.append(
             [
-                *cells,
+                *(name, spread(final[results.main]), spread(tail)),
+                *(spread(final[key], *forms) for key, (_, *forms) in extra.items()),
                 f"{final['samples'].mean():,.0f}",
                 bytes_text(results.bytes_sent(name)[:, -1].mean()),
                 f"{final['seconds'].mean():.2f}",

@@ -7,7 +7,6 @@ Data sets, splits and the list of names are in `terminal_data.py`, theory in
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,7 +26,7 @@ from sagda.report.evaluation_page import clients_grid, headlines
 from sagda.report.tables import results_grid
 from sagda.runs.config import Config
 from sagda.runs.execution import RunMonitor
-from sagda.runs.results import read_results
+from sagda.runs.results import Results
 from sagda.scoring.evaluation import Evaluation
 from sagda.simulator.run import Progress
 
@@ -38,21 +37,11 @@ def rich_table(grid: Grid) -> RichTable:
     """A table for the terminal. Numeric columns are aligned to the right."""
     table = RichTable(box=None, pad_edge=False)
     for i, name in enumerate(grid.head):
-        right = grid.numeric and i > 0
-        table.add_column(
-            name, justify="right" if right else "left", no_wrap=grid.numeric
-        )
+        side = "right" if grid.numeric and i > 0 else "left"
+        table.add_column(name, justify=side, no_wrap=grid.numeric)
     for row in grid.rows:
         table.add_row(*row)
     return table
-
-
-class LiveLine(NamedTuple):
-    """The line of one algorithm, and where its rounds began in this process."""
-
-    task: TaskID
-    round: int
-    seconds: float
 
 
 class RunDisplay:
@@ -75,14 +64,7 @@ class RunDisplay:
             disable=quiet or not sys.stderr.isatty(),
         )
         self.tasks: dict[str, TaskID] = {}
-        self.lines: dict[str, LiveLine] = {}
-
-    def __enter__(self) -> "RunDisplay":
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
+        self.starts: dict[str, tuple[int, float]] = {}  # rounds and seconds
 
     def monitor(
         self, stop: Callable[[], bool], checkpoint_seconds: float
@@ -108,31 +90,25 @@ class RunDisplay:
 
     def progress(self, name: str, now: Progress) -> None:
         # The first chunk includes compiling, so the speed is measured from its end.
-        start = LiveLine(self.tasks[name], now.round, now.seconds)
-        line = self.lines.setdefault(name, start)
-        rounds, seconds = now.round - line.round, now.seconds - line.seconds
+        start = self.starts.setdefault(name, (now.round, now.seconds))
+        rounds, seconds = now.round - start[0], now.seconds - start[1]
         rate = f"{rounds / seconds:.0f} rounds/s" if seconds > 0 else ""
         main = judged_by(now.latest)
         values = now.latest[main]
         # A sweep shows its best point, because some points always diverge.
         value = np.nanmin(values, initial=np.inf) if self.config.grid else values.mean()
         error = f"{metric_of(main).symbol} {value:.1e}"
-        self.bars.update(line.task, completed=now.round, rate=rate, error=error)
+        task = self.tasks[name]
+        self.bars.update(task, completed=now.round, rate=rate, error=error)
 
     def warn(self, message: str) -> None:
         """Print a sentence above the live lines."""
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
 
 
-def results_facts(folder: Path, page: str) -> dict[str, Any]:
-    """What `--json` prints of a finished run folder."""
-    summary = read_results(folder).summary
-    return {"folder": str(folder), "summary": summary, "page": page}
-
-
-def show_results(folder: Path, page: str) -> None:
+def show_results(results: Results, folder: Path, page: str) -> None:
     """Print the table of a finished run folder."""
-    table = rich_table(results_grid(read_results(folder)))
+    table = rich_table(results_grid(results))
     # A pipe or a file has no width: rich would wrap at 80 columns.
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     print(f"run folder: {folder}\n{page}")

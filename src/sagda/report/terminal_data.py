@@ -5,7 +5,7 @@ prints it for a person.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +38,20 @@ def split_facts(
     }
 
 
-def show_split(
-    federation: Federation, counts: dict[str, list[int]], picture: Path | None
-) -> None:
-    """Print the rows and labels of every client."""
-    sizes, names = federation.size.tolist(), federation.names
-    rows = [
-        [
-            str(i) if names is None else str(names[i]),
-            str(size),
-            *(str(numbers[i]) for numbers in counts.values()),
-        ]
-        for i, size in enumerate(sizes)
-    ]
-    head = ["client", "rows", *(f"class {c}" for c in counts)]
+def show_split(facts: dict[str, Any], names: Iterable[Any]) -> None:
+    """Print the rows and labels of every client, by these names."""
+    sizes, labels = facts["sizes"], facts["labels"]
+    print_clients(labels, zip(names, sizes, *labels.values(), strict=True))
+    print(f"clients: {len(sizes)}, rows: {sum(sizes)}, split: {facts['hash']}")
+    if facts["picture"] is not None:
+        print(f"picture: {facts['picture']}")
+
+
+def print_clients(classes: Iterable[str], clients: Iterable[Iterable[Any]]) -> None:
+    """Print a table of clients: name, rows, and rows of each class."""
+    head = ["client", "rows", *(f"class {c}" for c in classes)]
+    rows = [[str(cell) for cell in client] for client in clients]
     Console().print(rich_table(Grid(head, rows)))
-    print(
-        f"clients: {federation.clients}, rows: {sum(sizes)}, split: {federation.hash}"
-    )
-    if picture is not None:
-        print(f"picture: {picture}")
 
 
 def data_facts(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -114,11 +108,8 @@ def show_part(part: str, facts: dict[str, Any]) -> None:
         f"rows, {single} of them with one class only"
     )
     largest = sorted(clients, key=lambda name: -sizes[name])[:LISTED]
-    rows = [
-        [name, str(sizes[name]), *map(str, clients[name].values())] for name in largest
-    ]
-    head = ["client", "rows", *(f"class {c}" for c in classes)]
-    Console().print(rich_table(Grid(head, rows)))
+    rows = [(name, sizes[name], *clients[name].values()) for name in largest]
+    print_clients(classes, rows)
     if len(clients) > LISTED:
         print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
 
@@ -156,8 +147,7 @@ def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
     for title, entries in parts.items():
         table = RichTable("name", "what", title=title, title_justify="left", box=None)
         for name, entry in entries.items():
-            parameters = f"  [dim]{', '.join(entry['parameters'])}[/dim]"
-            table.add_row(
-                name, entry["what"] + (parameters if entry["parameters"] else "")
-            )
+            parameters = ", ".join(entry["parameters"])
+            end = f"  [dim]{parameters}[/dim]" if parameters else ""
+            table.add_row(name, entry["what"] + end)
         console.print(table)

@@ -31,9 +31,9 @@ def rates_text(e: Steps) -> str:
     )
 
 
-def show(advice: Advice, console: Console | None = None) -> None:
+def show(advice: Advice) -> None:
     """Print the advice."""
-    out = console or Console(highlight=False)
+    out = Console(highlight=False)
     s = advice.setting
     out.print(
         f"{advice.method}: M = {s.clients}, m = {s.cohort}, K = {s.local_steps}, "
@@ -107,11 +107,9 @@ def bounds(given: Assessment, best: Assessment) -> Table:
     return table
 
 
-def show_curves(
-    method: str, curves: Curves, s: Setting, console: Console | None = None
-) -> None:
+def show_curves(method: str, curves: Curves, s: Setting) -> None:
     """Print the minimal bound over T and over K, with its rates."""
-    out = console or Console(highlight=False)
+    out = Console(highlight=False)
     out.print(
         f"{method}: M = {s.clients}, m = {s.cohort}; minimal bound on the mean of"
     )
@@ -128,15 +126,9 @@ def show_curves(
         out.print(table)
 
 
-def show_table(
-    rows: list[Counted],
-    m: int,
-    epsilon: float,
-    K: int,
-    console: Console | None = None,
-) -> None:
+def show_table(rows: list[Counted], m: int, epsilon: float, K: int) -> None:
     """Print Table 1, in orders and in numbers."""
-    out = console or Console(highlight=False)
+    out = Console(highlight=False)
     out.print(
         f"to ||grad Phi|| <= {epsilon:g} with m = {m}: orders, constants taken as one\n"
     )

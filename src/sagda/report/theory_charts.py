@@ -3,10 +3,9 @@
 `terminal_theory` prints the same curves as tables.
 """
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from sagda.report.charts import drawing, in_a_row, line_style, write_picture
+from sagda.report.charts import drawing, in_a_row, line_style
 from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
@@ -55,20 +54,9 @@ def chart(curves: Curves) -> dict[str, Any]:
         data = alt.InlineData(values=rows(getattr(curves, over), over))
         across = alt.X("x:Q", title=title, scale=log)
         up = alt.Y("y:Q", title="minimal bound on the mean of ‖∇Φ‖²", scale=log)
-        return (
-            alt.Chart(data)
-            .mark_line(strokeWidth=1.8)
-            .encode(
-                x=across.axis(format="~s", tickCount=6, grid=False),
-                y=up.axis(format=".0e", tickCount=6),
-                **lines,
-            )
-            .properties(width=340, height=260)
-        )
+        across = across.axis(format="~s", tickCount=6, grid=False)
+        up = up.axis(format=".0e", tickCount=6)
+        drawn = alt.Chart(data).mark_line(strokeWidth=1.8)
+        return drawn.encode(x=across, y=up, **lines).properties(width=340, height=260)
 
     return in_a_row([one("rounds", "rounds T"), one("local_steps", "local steps K")])
-
-
-def draw(curves: Curves, path: Path) -> None:
-    """Write the chart as .png, .pdf, .svg or .html."""
-    write_picture(chart(curves), path, width=None)

@@ -1,13 +1,16 @@
 """The section of a report that compares a run's step sizes with the theorems.
 
-It shows the content of `theory.json`, which `sagda report` measures (`theory_section`).
+`write_theory` measures the constants and writes `theory.json` into the run folder.
+`blocks` shows this file, so a report can be made again without the data.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from sagda import durable
 from sagda.report.blocks import Block, Grid, Heading, Note
+from sagda.runs.experiment import Experiment
 
 FILE = "theory.json"
 MISSING = (
@@ -20,6 +23,33 @@ NOTE = (
     "The theorem's own rates minimise its bound. The theorem says nothing about rates "
     "that fail a condition. They may work well."
 )
+
+
+def write_theory(experiment: Experiment, folder: Path) -> None:
+    """Measure the constants of a run's problem and assess the run's step sizes."""
+    from sagda.theory.advice import advise, as_facts
+    from sagda.theory.conditions import CONDITIONS
+    from sagda.theory.constants import estimate, not_covered
+
+    problem, federation = experiment.problem, experiment.federation
+    config = experiment.config
+    size = None if config.batch_size == "all" else config.batch_size
+    names = [name for name in experiment.methods if name in CONDITIONS]
+    facts = {}
+    if names and not_covered(problem) is None:
+        estimates = estimate(problem, federation, batch_size=size, seed=config.seed)
+        for name in names:
+            advice = advise(
+                experiment.methods[name],
+                problem,
+                federation,
+                rounds=config.rounds,
+                cohort=config.cohort,
+                estimates=estimates,
+                try_rates=False,
+            )
+            facts[name] = as_facts(advice)
+    durable.write(folder / FILE, json.dumps(facts, indent=1) + "\n")
 
 
 def blocks(folder: Path, federation: bool) -> list[Block]:
