@@ -1,6 +1,6 @@
 """The command that writes a run's report again: report.
 
-The report itself is made in `report/run_page.py`. `sagda run` writes it, too.
+The report itself is made in `report/run_page.py`. `sagda run` also writes it.
 """
 
 import sys

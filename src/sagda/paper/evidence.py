@@ -179,7 +179,8 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
     """The geometric mean over seeds and its 95 % interval, [3, evaluations].
 
-    `window` smooths each curve as the paper does, by a mean over that many values.
+    A `window` above 1 smooths each curve as the paper does: by a moving mean over
+    `window` values.
     """
     values = curve.values[metric]
     if window > 1:

@@ -1,4 +1,4 @@
-"""Everything that a person looks at: HTML reports, charts, tables and the terminal.
+"""Show results to a person: HTML reports, charts, tables and terminal output.
 
 A report is a list of blocks (`blocks.py`) in an HTML template (`templates/`).
 `charts.py` draws, `tables.py` makes cells, and the `..._page.py` modules put reports

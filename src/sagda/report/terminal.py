@@ -1,7 +1,7 @@
-"""What a person sees of a run in a terminal: progress, result tables, evaluations.
+"""Progress, result tables and evaluations on a terminal.
 
 Data sets, splits and the list of names are in `terminal_data.py`, theory in
-`terminal_theory.py`. What `--json` prints is made here too, next to what it replaces.
+`terminal_theory.py`. The page of a run is in `run_page.py`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a person sees of data in a terminal: data sets, splits, and the list of names.
+"""Data sets, splits and the list of names on a terminal.
 
 Each `..._facts` function returns what `--json` prints, and each `show_...` function
 prints it for a person.

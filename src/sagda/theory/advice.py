@@ -213,14 +213,10 @@ def assessment_facts(assessment: Assessment) -> dict[str, Any]:
         "holds": assessment.holds,
         "binds": assessment.binding.condition.name,
         "conditions": [
-            {
-                "name": check.condition.name,
-                "formula": check.condition.formula,
-                "left": check.slack.left,
-                "right": check.slack.right,
-                "holds": check.slack.holds,
-            }
-            for check in assessment.checks
+            {"name": condition.name, "formula": condition.formula}
+            | slack._asdict()
+            | {"holds": slack.holds}
+            for condition, slack in assessment.checks
         ],
         "bound": assessment.bound.terms,
     }
