@@ -11,11 +11,9 @@ import jax
 
 from sagda import check
 from sagda.core import Point, PyTree, where
-from sagda.data.federation import Federation
 from sagda.keys import Key
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.problems.sets import ConvexSet
 
 
 @dataclass(frozen=True)
@@ -63,56 +61,23 @@ class Treated(Problem):
 
     # All other hooks are the problem's.
 
+    def __getattribute__(self, name: str) -> Any:
+        # Also for hooks that `Problem` may get later: none can be forgotten here.
+        if name in PASSED_ON:
+            return getattr(self.problem, name)
+        return super().__getattribute__(name)
+
     def has(self, name: str) -> bool:
         return name == "treat" or self.problem.has(name)
-
-    @property
-    def measures_phi(self) -> bool:  # type: ignore[override]
-        return self.problem.measures_phi
-
-    @property
-    def quadratic_in_y(self) -> bool:  # type: ignore[override]
-        return self.problem.quadratic_in_y
-
-    @property
-    def most_rows(self) -> int | None:
-        return self.problem.most_rows
 
     def init(self, key: Key) -> Point:
         return self.problem.init(key)
 
-    def check(self, federation: Federation) -> None:
-        self.problem.check(federation)
 
-    def columns(self, federation: Federation) -> PyTree:
-        return self.problem.columns(federation)
-
-    def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
-        return self.problem.sets()
-
-    def project(self, z: Point) -> Point:
-        return self.problem.project(z)
-
-    def concavity(self) -> float | None:
-        return self.problem.concavity()
-
-    def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
-        return self.problem.best_y(x, rows, weight)
-
-    def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
-        return self.problem.inner_sums(x, rows, weight)
-
-    def y_from(self, sums: PyTree) -> PyTree:
-        return self.problem.y_from(sums)
-
-    def score(self, x: PyTree, rows: Any) -> jax.Array | None:
-        return self.problem.score(x, rows)
-
-    def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        return self.problem.metrics(z, rows, weight)
-
-    def pictures(self, x: PyTree) -> jax.Array | None:
-        return self.problem.pictures(x)
+# What `Problem` has and `Treated` does not write: `best_y`, `sets`, `score` and so on.
+PASSED_ON = frozenset(
+    name for name in vars(Problem).keys() - vars(Treated) if not name.startswith("_")
+)
 
 
 def shortened(g: PyTree, longest: Any) -> PyTree:
