@@ -130,23 +130,17 @@ def as_texts(cells: np.ndarray) -> np.ndarray:
 
 
 def is_missing(cell: Any) -> bool:
-    if cell is None or type(cell).__name__ == "NAType":
-        return True
     if isinstance(cell, str):
         return cell.strip().lower() in MISSING
-    return cell != cell
+    return cell is None or type(cell).__name__ == "NAType" or cell != cell
 
 
 def check_missing(name: str, cells: np.ndarray, where: Where) -> None:
     """Raise if the column has missing values; the message names the first row."""
-    if cells.dtype.kind in "iub":
-        return
-    if cells.dtype.kind == "f":
+    if cells.dtype.kind in "fiub":
         missing = np.flatnonzero(np.isnan(cells))
     else:
-        missing = np.array(
-            [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
-        )
+        missing = np.flatnonzero(list(map(is_missing, cells.tolist())))
     if len(missing):
         raise BadValue(
             f"{where(int(missing[0]))}: column {name!r} has {len(missing)} missing "

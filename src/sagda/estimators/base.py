@@ -8,6 +8,7 @@ import abc
 import inspect
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -44,6 +45,7 @@ from sagda.simulator.simulate import DivergenceWarning, simulate
 TRIES = 5  # trainings, each with lower rates than the one before that diverged
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
     """A linear score for two classes, trained over clients by a min-max method.
 
@@ -51,28 +53,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     `clients_`, `history_`, `rates_` and `n_iter_`.
     """
 
-    def __init__(
-        self,
-        *,
-        algorithm: str = "sagda-i",
-        rates: Any = "auto",
-        local_steps: int = 10,
-        rounds: int = 200,
-        cohort: int | None = None,
-        batch_size: int | None = 32,
-        standardise: bool = True,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ):
-        self.algorithm = algorithm
-        self.rates = rates
-        self.local_steps = local_steps
-        self.rounds = rounds
-        self.cohort = cohort
-        self.batch_size = batch_size
-        self.standardise = standardise
-        self.warm_start = warm_start
-        self.random_state = random_state
+    # scikit-learn reads the parameters from the signature of `__init__`.
+    algorithm: str = "sagda-i"
+    rates: Any = "auto"
+    local_steps: int = 10
+    rounds: int = 200
+    cohort: int | None = None
+    batch_size: int | None = 32
+    standardise: bool = True
+    warm_start: bool = False
+    random_state: Any = None
 
     @abc.abstractmethod
     def _problem(self, federation: Federation) -> Problem:
@@ -97,11 +87,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             client: who holds each row: an array of labels, or the name of a column of
                 a frame. If None, one client holds all rows.
         """
-        named = client if isinstance(client, str) else None
+        self._client_column = client if isinstance(client, str) else None
         X, client = take_column(X, client)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
-        self._client_column = named
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) > 2:
             raise ValueError(
@@ -124,14 +113,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
                 FeatureMoments.of(dense[rows]) for rows in parts
             )
         dense = scaling(dense)
-        federation = federation_of(dense, 2.0 * codes - 1, who)
+        federation = federation_of(dense, 2.0 * codes - 1, order, size)
         problem = self._problem(federation)
         seed = int(check_random_state(self.random_state).randint(2**31))
-        options = {
-            "cohort": self._cohort(federation),
-            "batch_size": self._batch(federation),
-            "seeds": seed,
-        }
+        cohort = self.cohort
+        if cohort is not None:
+            check.integer("cohort", cohort, low=1, high=federation.clients)
+        batch_size = self._batch(federation)
+        options = {"cohort": cohort, "batch_size": batch_size, "seeds": seed}
         run = self._run(problem, federation, options)
         self._solution = jax.tree.map(lambda a: np.asarray(a[0]), run.z)
         weights = np.asarray(self._weights(self._solution.x), np.float64)
@@ -172,11 +161,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             rate = lowered(rate)
         self.rates_ = {"local_lr": rate, "server_lr": self._rates()[1]}
         return run
-
-    def _cohort(self, federation: Federation) -> int | None:
-        if self.cohort is None:
-            return None
-        return check.integer("cohort", self.cohort, low=1, high=federation.clients)
 
     def _batch(self, federation: Federation) -> int | None:
         """The batch size; if it exceeds the largest client, a power of two below that.
@@ -248,8 +232,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row."""
-        odds = self.decision_function(X)
-        return self.classes_[(odds > 0).astype(int)]
+        return self.classes_[(self.decision_function(X) > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of both classes, by Platt's calibration.
@@ -257,8 +240,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         It is fitted on the training rows, from sums over clients. After training on few
         rows, expect the probabilities to be too close to 0 and 1.
         """
-        odds = self.decision_function(X)
-        positive = expit(odds)
+        positive = expit(self.decision_function(X))
         return np.stack([1 - positive, positive], axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

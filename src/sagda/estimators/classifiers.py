@@ -4,6 +4,7 @@ Each says which problem it solves and which of x's entries score a row. All the 
 from input checks to calibration, is in `base.py`.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class FederatedAUCClassifier(FederatedClassifier):
         return x.model
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedDROClassifier(FederatedClassifier):
     """Distributionally robust logistic regression over clients.
 
@@ -64,32 +66,7 @@ class FederatedDROClassifier(FederatedClassifier):
             warm_start, random_state: as for `FederatedAUCClassifier`.
     """
 
-    def __init__(
-        self,
-        *,
-        pull: float = 1.0,
-        algorithm: str = "sagda-i",
-        rates: Any = "auto",
-        local_steps: int = 10,
-        rounds: int = 200,
-        cohort: int | None = None,
-        batch_size: int | None = 32,
-        standardise: bool = True,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ):
-        super().__init__(
-            algorithm=algorithm,
-            rates=rates,
-            local_steps=local_steps,
-            rounds=rounds,
-            cohort=cohort,
-            batch_size=batch_size,
-            standardise=standardise,
-            warm_start=warm_start,
-            random_state=random_state,
-        )
-        self.pull = pull
+    pull: float = 1.0
 
     def _problem(self, federation: Federation) -> DRO:
         n = federation.widest

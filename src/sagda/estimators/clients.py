@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sagda.check import BadValue
+from sagda.data.encoding import is_missing
 from sagda.data.federation import Federation, Table
 
 LARGEST = 8e9  # bytes of features in single precision
@@ -51,7 +52,11 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
             f"{labels.shape}."
         )
     # `items` and not `labels`: an array of texts turns a missing label into "nan".
-    missing = [i for i, label in enumerate(items) if is_missing(label)]
+    missing = [
+        i
+        for i, label in enumerate(items)
+        if not isinstance(label, str) and is_missing(label)
+    ]
     if missing:
         raise BadValue(
             f"`client` must name the client of every row, {len(missing)} are missing, "
@@ -60,19 +65,15 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
     return labels.astype(str) if labels.dtype == object else labels
 
 
-def is_missing(label: Any) -> bool:
-    return label is None or label != label or type(label).__name__ == "NAType"
-
-
 def federation_of(
-    features: np.ndarray, label: np.ndarray, client: np.ndarray
+    features: np.ndarray, label: np.ndarray, order: np.ndarray, size: np.ndarray
 ) -> Federation:
-    """Clients in the order of their labels, padded to a size that many fits share."""
-    names, owner = np.unique(client, return_inverse=True)
-    order = np.argsort(owner, kind="stable")
-    size = np.bincount(owner, minlength=len(names))
+    """A federation with padding rows: fits of similar size share compiled programs.
+
+    Client i takes the next `size[i]` rows in the given order.
+    """
     table = Table(features.astype(np.float32), label.astype(np.float32))
-    federation = Federation.of(table, order, size)._replace(names=names)
+    federation = Federation.of(table, order, size)
     rows = bucket(len(order))
     return federation.padded(rows, min(bucket(int(size.max())), rows))
 
