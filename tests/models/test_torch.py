@@ -315,7 +315,7 @@ def wrong(*parts):
         ),
         (lambda: Narrow(FEATURES, 1), "as for scores in double precision: "),
         (lambda: Far(FEATURES, 1), "does not fit rows of 6 features: "),
-        (lambda: 3, "must make a torch.nn.Module, got int"),
+        (lambda: 3, "found one of type int"),
         (3, "must be a torch.nn.Module"),
     ],
 )  # fmt: skip

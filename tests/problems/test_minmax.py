@@ -590,12 +590,12 @@ MISTAKES = {
     ),
     "a simplex of several arrays": (
         lambda: one_function(y={"a": np.zeros(2), "b": np.zeros(3)}, y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got 2 arrays; put all weights "
-        "into one array.",
+        "`y` must be one vector to lie in a Simplex, got shapes (2,), (3,); put all "
+        "weights into one array.",
     ),
     "a simplex of a matrix": (
         lambda: one_function(y=np.zeros((2, 2)), y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got one of shape (2, 2); put all "
+        "`y` must be one vector to lie in a Simplex, got shapes (2, 2); put all "
         "weights into one array.",
     ),
     "rows of a vector": (

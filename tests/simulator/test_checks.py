@@ -239,7 +239,8 @@ CASES = {
     ),
     "a quadratic for labelled clients": (
         lambda: sagda.AUC.of(sagda.Quadratic.make(clients=2)[1]),
-        "this problem needs a federation of labelled rows, got one of Coefficients.",
+        "this problem needs a federation of labelled rows, got one of Coefficients; "
+        "use sagda.partition(table).",
     ),
     "a method that is not built": (
         lambda: sagda.cost(fsgda(), Point(np.zeros(2), np.zeros(1))),

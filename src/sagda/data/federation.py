@@ -32,7 +32,7 @@ class Federation(NamedTuple):
     """A table sorted by client: client i holds `size[i]` rows from `start[i]` on."""
 
     data: Any  # columns [rows used, ...], sorted by client
-    order: np.ndarray  # [rows used], each row's number in the table it came from
+    order: np.ndarray  # [rows used], each row's number in the original table
     start: np.ndarray  # [clients]
     size: np.ndarray  # [clients]
     names: np.ndarray | None = None  # [clients], if the data name them
@@ -163,14 +163,19 @@ def first_not_finite(features: np.ndarray) -> int | None:
     return None
 
 
-def share_of_positives(federation: Federation) -> float:
-    """tau, a mean over clients. Raises unless labels are -1 and +1, both present."""
+def check_rows(federation: Federation) -> None:
+    """Raise unless the federation's data are a `Table`."""
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     if not isinstance(federation.data, Table):
         raise BadKind(
             "this problem needs a federation of labelled rows, got one of "
-            f"{type(federation.data).__name__}."
+            f"{type(federation.data).__name__}; use sagda.partition(table)."
         )
+
+
+def share_of_positives(federation: Federation) -> float:
+    """tau, a mean over clients. Raises unless labels are -1 and +1, both present."""
+    check_rows(federation)
     label = federation.data.label
     classes = np.unique(label)
     if classes.dtype.kind not in "fiu" or not np.isin(classes, (-1, 1)).all():

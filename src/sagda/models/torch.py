@@ -52,30 +52,25 @@ class Torch:
     trained: list[Any] = field(init=False, repr=False)  # layers in training mode
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.make, torch.nn.Module) or callable(self.make)):
+        module = self.make
+        if callable(module) and not isinstance(module, torch.nn.Module):
+            with seeded(0):
+                module = module()
+        if not isinstance(module, torch.nn.Module):
             raise BadKind(
                 "`make` must be a torch.nn.Module, or a function without arguments "
-                f"that makes one, got one of type {type(self.make).__name__}."
-            )
-        module = self.make
-        if not isinstance(module, torch.nn.Module):
-            with seeded(0):
-                module = self.make()
-        if not isinstance(module, torch.nn.Module):
-            raise BadKind(
-                f"`make` must make a torch.nn.Module, got {type(module).__name__}."
+                f"that makes one, found one of type {type(module).__name__}."
             )
         names = [n for n, p in module.named_parameters() if p.requires_grad]
         arrays = dict(module.named_parameters()) | dict(module.named_buffers())
         others = {n: a for n, a in arrays.items() if n not in names}
-        fields = {
-            "module": module,
-            "names": names,
-            "others": {n: a for n, a in others.items() if a.is_floating_point()},
-            "trained": [part for part in module.modules() if part.training],
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        # A frozen dataclass allows no assignment, also not here.
+        vars(self).update(
+            module=module,
+            names=names,
+            others={n: a for n, a in others.items() if a.is_floating_point()},
+            trained=[part for part in module.modules() if part.training],
+        )
         self.check_parameters()
 
     def check_parameters(self) -> None:
@@ -114,9 +109,8 @@ class Torch:
 
     def apply(self, parameters: Any, features: Any) -> Any:
         """One score per row, with these parameters in place of the module's."""
-        module = self.module
         values = parameters | self.fixed(features.dtype)
-        out = functional_call(module, values, (features,))
+        out = functional_call(self.module, values, (features,))
         rows = len(features)
         if not torch.is_tensor(out) or out.shape not in ((rows,), (rows, 1)):
             shape = tuple(out.shape) if torch.is_tensor(out) else type(out).__name__
@@ -152,13 +146,13 @@ class Torch:
                 "`make` must not change its input, but its forward pass changes rows "
                 "in place; copy them first, or set inplace=False."
             )
-        changed = None
+        changed = []
         for name, buffer in module.named_buffers():
             if not torch.equal(buffer, before[name]):
-                changed = changed or name
+                changed.append(name)
                 buffer.copy_(before[name])
-        if changed is not None:
-            layer, _, buffer = changed.rpartition(".")
+        if changed:
+            layer, _, buffer = changed[0].rpartition(".")
             kind = type(module.get_submodule(layer)).__name__
             raise BadValue(
                 f"`make` must have no buffers that change in training, but {kind} "
@@ -168,9 +162,10 @@ class Torch:
 
     def passed(self, features: Any, where: str = "") -> None:
         """Run one forward pass on a few rows; an error in it becomes a sentence."""
-        module = self.module
-        values = {name: module.get_parameter(name).detach() for name in self.names}
-        values = {name: value.to(features.dtype) for name, value in values.items()}
+        values = {
+            name: self.module.get_parameter(name).detach().to(features.dtype)
+            for name in self.names
+        }
         try:
             with torch.no_grad(), seeded(0):
                 self.train(True)
@@ -192,7 +187,6 @@ class Torch:
             tree: a run, or a tree that contains this model's parameters once.
             seed: the number of a run's seed, counted from 0.
         """
-        module = self.module
         names = set(self.names)
         run = hasattr(tree, "carry")
         fits = lambda part: isinstance(part, dict) and set(part) == names
@@ -206,8 +200,8 @@ class Torch:
         with torch.no_grad():
             for name, value in parameters[0].items():
                 value = np.array(value[seed] if run else value)
-                module.get_parameter(name).copy_(torch.from_numpy(value))
-        return module
+                self.module.get_parameter(name).copy_(torch.from_numpy(value))
+        return self.module
 
     def save(self, path: str | Path) -> None:
         """Write the module's whole state as safetensors, which loads without pickle."""
@@ -215,8 +209,8 @@ class Torch:
 
         from sagda import durable
 
-        module = self.module
-        state = {k: v.contiguous().clone() for k, v in module.state_dict().items()}
+        arrays = self.module.state_dict()
+        state = {name: a.contiguous().clone() for name, a in arrays.items()}
         durable.write(Path(path), safetensors.torch.save(state))
 
     def copy(self) -> Any:
@@ -247,9 +241,7 @@ def tensors(tree: PyTree, dtype: Any = None) -> Any:
         a = np.asarray(a)
         if a.dtype.kind == "f" and dtype is not None:
             a = a.astype(dtype, copy=False)
-        if not a.flags.writeable:
-            a = a.copy()
-        return torch.from_numpy(a)
+        return torch.from_numpy(a if a.flags.writeable else a.copy())
 
     return jax.tree.map(one, tree)
 

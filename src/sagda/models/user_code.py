@@ -4,7 +4,7 @@ Such a model is code. It runs only where somebody named its file on this machine
 configuration or a server that names it is not enough.
 """
 
-import importlib.util
+import runpy
 import sys
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,15 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def allow(place: str, beside: Path | None = None) -> str:
+def allow(place: str, folder: Path | None = None) -> str:
     """Allow this process to run FILE.py:FUNCTION. Returns the name without folders.
 
     Args:
         place: FILE.py:FUNCTION as a person named it on this machine.
-        beside: the folder that a relative path starts from.
+        folder: the folder that a relative path starts from.
     """
     file, _, function = place.rpartition(":")
-    path = (beside or Path()) / file
+    path = (folder or Path()) / file
     if path.suffix != ".py" or not function.isidentifier() or not path.is_file():
         raise BadValue(
             f"`model` must be one of {', '.join(MODELS)}, or FILE.py:FUNCTION with a "
@@ -58,12 +58,7 @@ def model_of(name: str, features: int) -> Any:
     if not is_own(name):
         return MODELS[name](features)
     function = name.rpartition(":")[2]
-    spec = importlib.util.spec_from_file_location("sagda_own_model", OWN[name])
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    make = getattr(module, function, None)
+    make = runpy.run_path(str(OWN[name]), run_name="sagda_own_model").get(function)
     if not callable(make):
         raise BadValue(f"`model`: {OWN[name]} must define the function {function}.")
     model = make(features)

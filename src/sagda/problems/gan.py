@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
-from sagda.check import BadValue
 from sagda.core import Point, PyTree
-from sagda.data.federation import Federation, Table
+from sagda.data.federation import Federation, check_rows
 from sagda.keys import Key, key_of, root_key
 from sagda.models import Model
 from sagda.models.networks import MLP, Generator
@@ -73,7 +72,7 @@ class GAN(Problem):
     Per row a, with a fresh z ~ N(0, I):  log D(a) + log(1 - D(G(z)))
 
     f is not concave in y, so Phi is not measured. The columns are f and both squared
-    gradient norms. On rows of 64 or 784 entries there is also the Fréchet distance of
+    gradient norms. Rows of 64 or 784 entries add two more: the Fréchet distance of
     generated from real rows, and the share of each class among the generated rows.
 
     Args:
@@ -172,15 +171,6 @@ class GAN(Problem):
         kinds = self.judge.kinds(fake)
         shares = {f"share_{k}": (kinds == k).mean() for k in range(self.judge.classes)}
         return {"frechet": frechet(real, weight, fake, even)} | shares
-
-
-def check_rows(federation: Federation) -> None:
-    check.kind("federation", federation, Federation, "such as sagda.partition(table)")
-    if not isinstance(federation.data, Table):
-        raise BadValue(
-            "a GAN needs a federation of rows with features, got one of "
-            f"{type(federation.data).__name__}; use sagda.partition(table)."
-        )
 
 
 def frechet(a: jax.Array, p: jax.Array, b: jax.Array, q: jax.Array) -> jax.Array:

@@ -77,18 +77,17 @@ class MinMax(Problem):
                 )
         if concavity is not None:
             concavity = check.positive("concavity", concavity)
-        fields = {
-            "function": loss,
-            "x_0": start_of("x", x, x_in),
-            "y_0": start_of("y", y, y_in),
-            "x_in": x_in,
-            "y_in": y_in,
-            "scores": score,
-            "maximiser": best_y,
-            "modulus": concavity,
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        # Fields have other names than the hooks of `Problem`, which are methods.
+        vars(self).update(
+            function=loss,
+            x_0=start_of("x", x, x_in),
+            y_0=start_of("y", y, y_in),
+            x_in=x_in,
+            y_in=y_in,
+            scores=score,
+            maximiser=best_y,
+            modulus=concavity,
+        )
 
     def init(self, key: Key) -> Point:
         made = lambda name, start: (
@@ -121,7 +120,6 @@ def is_maker(start: Any) -> bool:
 def start_of(name: str, start: Any, feasible: ConvexSet | None) -> Any:
     """The start as float arrays, or as the function that makes them, after checks."""
     check_set(f"{name}_in", feasible)
-    made = start
     if is_maker(start):
         made = jax.eval_shape(start, root_key(0))
     else:
@@ -129,9 +127,7 @@ def start_of(name: str, start: Any, feasible: ConvexSet | None) -> Any:
     leaves = jax.tree.leaves(made)
     wrong = [a for a in leaves if not jnp.issubdtype(a.dtype, jnp.floating)]
     if wrong or not leaves:
-        got = "none"
-        if wrong:
-            got = f"one of {wrong[0].dtype} and shape {wrong[0].shape}"
+        got = f"one of {wrong[0].dtype} and shape {wrong[0].shape}" if wrong else "none"
         raise BadKind(
             f"`{name}` must be float arrays, such as np.zeros(3), or a function of a "
             f"key that makes them, got {got}."

@@ -65,13 +65,10 @@ class Simplex(ConvexSet):
 
     def fit(self, name: str, tree: PyTree) -> None:
         shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
-        if len(shapes) != 1 or len(shapes[0]) != 1:
-            got = f"{len(shapes)} arrays"
-            if len(shapes) == 1:
-                got = f"one of shape {shapes[0]}"
+        if [len(shape) for shape in shapes] != [1]:
             raise BadValue(
-                f"`{name}` must be one vector to lie in a Simplex, got {got}; put "
-                "all weights into one array."
+                f"`{name}` must be one vector to lie in a Simplex, got shapes "
+                f"{', '.join(map(str, shapes))}; put all weights into one array."
             )
 
 
