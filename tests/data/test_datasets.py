@@ -206,7 +206,7 @@ def bad(tmp_path, name, content):
         ("d.csv", b"", "a header and at least one row, is empty"),
         ("d.csv", b"a,a,label\n1,2,3\n", "line 1: column 'a' appears twice"),
         ("d.csv", b"a,label\n1e300,1\n", "line 2: column 'a' must be finite in single"),
-        ("d.csv", b"a,label\n1,1\n1,inf\n", "line 3: the label must be finite"),
+        ("d.csv", b"a,label\n1,1\n1,inf\n", "line 3: column .label. must be finite in"),
         ("d.csv", b"a,label\n1,1\n1,nan\n", "line 3: column 'label' has 1 missing"),
         ("d.csv", "a,label\né,1\n".encode("latin-1"), "must be text in UTF-8"),
         ("d.svm", b"1 1:1\nnan 1:2\n", "line 2: the label must be finite"),

@@ -14,7 +14,7 @@ from sagda.check import BadValue
 from sagda.data import readers
 from sagda.data.datasets import from_frame
 from sagda.data.encoding import MOST, Encoding
-from sagda.data.readers import read_encoded, read_source
+from sagda.data.readers import Roles, read_encoded, read_source
 
 CSV = """age,city,ward,outcome,site
 30,Ulm,1,yes,north
@@ -112,13 +112,13 @@ def test_a_folder_with_a_file_or_a_folder_for_every_client(tmp_path):
 
 
 def test_an_encoding_is_kept_and_makes_the_same_features(file, tmp_path):
-    table, encoding = read_encoded(file, "outcome", "site")
+    table, encoding = read_encoded(file, Roles("outcome", "site"))
     stored = json.loads(json.dumps(encoding.as_json()))
     assert Encoding.from_json(stored) == encoding
     # Other order, no label, columns that nobody asked for.
     fresh = tmp_path / "new.csv"
     fresh.write_text("note,city,age,ward\nx,Köln,62,1\n", encoding="utf-8")
-    found, _ = read_encoded(fresh, None, None, encoding=encoding)
+    found, _ = read_encoded(fresh, Roles(None, encoding=encoding))
     np.testing.assert_array_equal(found.features, table.features[3:])
     for text, said in {
         "city,age,ward\nRom,62,1\n": "line 2: column 'city' must have one of the "
@@ -129,7 +129,7 @@ def test_an_encoding_is_kept_and_makes_the_same_features(file, tmp_path):
     }.items():
         fresh.write_text(text, encoding="utf-8")
         with pytest.raises(BadValue) as error:
-            read_encoded(fresh, None, None, encoding=encoding)
+            read_encoded(fresh, Roles(None, encoding=encoding))
         assert said in str(error.value)
 
 
@@ -173,19 +173,19 @@ def test_damaged_files_are_named(tmp_path, name):
     (tmp_path / name).write_bytes(content)
     client = "qid" if name.endswith(".svm") else None
     with pytest.raises(BadValue, match=said):
-        read_encoded(tmp_path / name, "label", client)
+        read_encoded(tmp_path / name, Roles("label", client))
 
 
 def test_missing_clients_are_named(tmp_path):
     rows = {"features": np.zeros((3, 1)), "label": np.arange(3)}
     np.savez(tmp_path / "d.npz", **rows, site=np.array([1.0, np.nan, 2.0]))
     with pytest.raises(BadValue, match="row 1: column 'site' has 1 missing values"):
-        read_encoded(tmp_path / "d.npz", "label", "site")
+        read_encoded(tmp_path / "d.npz", Roles("label", "site"))
 
 
 def test_sites_take_numbers_only(file):
     with pytest.raises(BadValue, match="line 2: column 'city' must be a number"):
-        read_encoded(file, "outcome", "site", numeric=True)
+        read_encoded(file, Roles("outcome", "site", numeric=True))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_wide_csv_is_never_held_as_python_strings(tmp_path):
     assert columns["ward"].dtype == columns["label"].dtype == object
     assert columns["label"][1] == "1"
     assert peak < 14e6
-    table, _ = read_encoded(path, "label", None)
+    table, _ = read_encoded(path, Roles("label"))
     np.testing.assert_array_equal(table.features[:, :-1], values.astype(np.float32))
 
 
@@ -269,13 +269,13 @@ def test_a_late_text_in_a_column_of_numbers_is_named(
     ages = ["30"] * 6 + [cell, "31"]
     path.write_text("age,label\n" + "".join(f"{age},1\n" for age in ages))
     with pytest.raises(BadValue, match=message):
-        read_encoded(path, "label", None)
+        read_encoded(path, Roles("label"))
 
 
 def test_categories_keep_their_leading_zeros(tmp_path):
     path = tmp_path / "wards.csv"
     path.write_text("ward,label\n01,1\n02,0\n01,0\n")
-    table, encoding = read_encoded(path, "label", None, categorical=("ward",))
+    table, encoding = read_encoded(path, Roles("label", categorical=("ward",)))
     assert encoding.names == ["ward=01", "ward=02"]
-    again, _ = read_encoded(path, "label", None, encoding=encoding)
+    again, _ = read_encoded(path, Roles("label", encoding=encoding))
     np.testing.assert_array_equal(again.features, table.features)

@@ -13,14 +13,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from sagda import check
 from sagda.check import BadKind, BadValue
-from sagda.data.encoding import Encoding
+from sagda.data.encoding import Encoding, is_number
 from sagda.data.federation import Table
 from sagda.data.mnist import read_mnist
-from sagda.data.readers import read_encoded, read_frame, table_from
+from sagda.data.readers import Roles, read_encoded, read_frame, table_from
 from sagda.keys import generator
 
 
@@ -40,22 +41,22 @@ def binary(table: Table, positive: Any = None) -> Table:
     """
     check.kind("table", table, Table, "such as load(name).train")
     classes = np.unique(table.label)
-    if isinstance(positive, str) and classes.dtype.kind in "fiu":
+    numeric = classes.dtype.kind in "fiu"
+    if isinstance(positive, str) and numeric:
         positive = number(positive)
     if len(classes) < 2:
         raise BadValue(
             f"labels must be of two classes or more, found only {classes[0]!s}."
         )
+    shown = ", ".join(map(str, classes[:10]))
     if positive is None:
-        if len(classes) > 2 or classes.dtype.kind not in "fiu":
-            shown = ", ".join(map(str, classes[:10]))
+        if len(classes) > 2 or not numeric:
             raise BadValue(
                 f"`positive` must name the positive class when labels are not two "
                 f"numbers, found {len(classes)} classes: {shown}."
             )
         positive = classes[-1]
     elif positive not in classes.tolist():
-        shown = ", ".join(map(str, classes[:10]))
         raise BadValue(
             f"`positive` must be one of the labels {shown}, got {positive!r}."
         )
@@ -65,10 +66,7 @@ def binary(table: Table, positive: Any = None) -> Table:
 
 def number(text: str) -> float | str:
     """The label as a number, if the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return float(text) if is_number(text) else text
 
 
 def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
@@ -85,7 +83,7 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
             )
         chosen.append(rng.permutation(rows)[:per_class])
     order = np.sort(np.concatenate(chosen))
-    return Table(*(None if c is None else c[order] for c in table))
+    return jax.tree.map(lambda column: column[order], table)
 
 
 def load_a9a() -> Dataset:
@@ -117,7 +115,7 @@ def load_digits(positive: int | None = None) -> Dataset:
     table = Table((pixels / 16).astype(np.float32), label.astype(np.float32))
     if positive is not None:
         table = binary(table, positive)
-    cut = lambda rows: Table(*(None if c is None else c[rows] for c in table))
+    cut = lambda rows: jax.tree.map(lambda column: column[rows], table)
     return Dataset("digits", cut(slice(1437)), cut(slice(1437, None)))
 
 
@@ -160,9 +158,8 @@ def load_file(
         categorical: numeric columns that are categories. Text columns always are.
     """
     path = Path(path)
-    table, encoding = read_encoded(
-        path, label, client, features=features, categorical=tuple(categorical)
-    )
+    roles = Roles(label, client, categorical=tuple(categorical))
+    table, encoding = read_encoded(path, roles, features)
     return Dataset(path.stem, binary(table, positive), encoding=encoding)
 
 
@@ -187,8 +184,8 @@ def from_frame(
             "`frame` must be a pandas or polars frame, got one of type "
             f"{type(frame).__name__}."
         )
-    names = tuple(categorical)
-    table, encoding = table_from(read_frame(frame), label, client, categorical=names)
+    roles = Roles(label, client, categorical=tuple(categorical))
+    table, encoding = table_from(read_frame(frame), roles)
     return Dataset("frame", binary(table, positive), encoding=encoding)
 
 

@@ -105,11 +105,9 @@ class Encoding(NamedTuple):
                 f"{where(0).partition(',')[0]}: columns of the training data are "
                 f"missing: {', '.join(missing[:SHOWN])}."
             )
-        parts = []
         for column in self.columns:
-            cells = columns[column.name]
-            check_missing(column.name, cells, where)
-            parts.append(column.encoded(cells, where))
+            check_missing(column.name, columns[column.name], where)
+        parts = [c.encoded(columns[c.name], where) for c in self.columns]
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -175,12 +173,12 @@ def is_number(text: str) -> bool:
 
 def numbers(name: str, cells: np.ndarray, where: Where) -> np.ndarray:
     """The cells as floats that are finite in single precision."""
-    is_numeric_text = cells.dtype.kind not in "fiub"
-    if is_numeric_text and not is_numeric(name, cells, where):
-        raise BadValue(
-            f"{where(0)}: column {name!r} must be a number, found {str(cells[0])!r}."
-        )
-    if is_numeric_text:
+    if cells.dtype.kind not in "fiub":
+        if not is_numeric(name, cells, where):
+            raise BadValue(
+                f"{where(0)}: column {name!r} must be a number, found "
+                f"{str(cells[0])!r}."
+            )
         cells = np.array([TRUTH.get(str(c).lower(), c) for c in cells.tolist()], object)
     values = cells.astype(np.float64, copy=False)
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST))

@@ -38,13 +38,19 @@ def asked(table: Table, clients: int, samples: int | None) -> int:
     return clients * samples
 
 
+def parted(table: Table, parts: list[np.ndarray]) -> Federation:
+    """The federation whose client i holds the rows with the numbers `parts[i]`."""
+    size = np.array([len(part) for part in parts])
+    return Federation.of(table, np.concatenate(parts), size)
+
+
 def iid(
     table: Table, *, clients: int, samples: int | None = None, seed: int = 0
 ) -> Federation:
     """Rows at random: `samples` for each client, or all in equal parts."""
     used = asked(table, clients, samples)
     order = generator(seed, "split").permutation(len(table.label))[:used]
-    return Federation.of(table, order, apportion(used, np.ones(clients)))
+    return parted(table, np.array_split(order, clients))
 
 
 def by_label(
@@ -67,7 +73,7 @@ def by_label(
     while holders.sum() > clients:
         surplus = holders - clients * counts / counts.sum()
         holders[np.argmax(np.where(holders > 1, surplus, -np.inf))] -= 1
-    rng, order, size = generator(seed, "split"), [], []
+    rng, parts = generator(seed, "split"), []
     for label, share, rows in zip(classes, holders, counts, strict=True):
         wanted = rows if samples is None else share * samples
         if wanted > rows:
@@ -78,9 +84,8 @@ def by_label(
         chosen = rng.permutation(np.flatnonzero(table.label == label))[:wanted]
         if table.origin is not None:
             chosen = chosen[np.argsort(table.origin[chosen], kind="stable")]
-        order.append(chosen)
-        size.append(apportion(wanted, np.ones(share)))
-    return Federation.of(table, np.concatenate(order), np.concatenate(size))
+        parts += np.array_split(chosen, share)
+    return parted(table, parts)
 
 
 def dirichlet(
@@ -93,15 +98,15 @@ def dirichlet(
 ) -> Federation:
     """Label skew by a Dirichlet distribution; a smaller `alpha` means more skew.
 
-    With `samples`, all clients have that many rows. Each client draws its own mix of
-    classes: Dirichlet around the overall mix, with weight `alpha` times the number of
+    With `samples`, all clients have that many rows. For each client a mix of classes is
+    drawn: Dirichlet around the overall mix, with weight `alpha` times the number of
     classes. A class without rows left drops out of the mix.
 
     Without `samples`, all rows are used and sizes differ. Each class is divided among
     the clients by one Dirichlet(`alpha`) draw.
     """
     check.positive("alpha", alpha)
-    used = asked(table, clients, samples)
+    asked(table, clients, samples)
     rng = generator(seed, "split")
     classes, counts = np.unique(table.label, return_counts=True)
     pools = [rng.permutation(np.flatnonzero(table.label == c)) for c in classes]
@@ -121,7 +126,6 @@ def dirichlet(
             at = counts[c] - left[c]
             order.append(pools[c][at : at + number])
         left -= taken
-    assert sum(map(len, order)) == used
     return Federation.of(table, np.concatenate(order), np.full(clients, samples))
 
 
@@ -133,16 +137,13 @@ def _divide_classes(
     rng: np.random.Generator,
 ) -> Federation:
     for _ in range(100):
-        parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+        cuts = []  # [classes][clients], row numbers
         for pool in pools:
             counts = apportion(len(pool), rng.dirichlet(np.full(clients, alpha)))
-            cuts = np.split(pool, np.cumsum(counts)[:-1])
-            for part, cut in zip(parts, cuts, strict=True):
-                part.append(cut)
-        rows = [np.concatenate(part) for part in parts]
-        size = np.array([len(part) for part in rows])
-        if size.min() > 0:
-            return Federation.of(table, np.concatenate(rows), size)
+            cuts.append(np.split(pool, np.cumsum(counts)[:-1]))
+        rows = [np.concatenate(part) for part in zip(*cuts, strict=True)]
+        if min(map(len, rows)) > 0:
+            return parted(table, rows)
     raise BadValue(
         f"`alpha` = {alpha:g} leaves some of the {clients} clients without rows; raise "
         "it, lower `clients`, or give `samples`."
@@ -179,7 +180,7 @@ def by_column(
 ) -> Federation:
     """The clients named in the data, in the order of their names.
 
-    With `samples`, that many rows of each client, drawn at random.
+    With `samples`, each client gets that many of its rows, drawn at random.
     """
     if table.client is None:
         raise BadValue(
@@ -194,7 +195,7 @@ def by_column(
             f"`clients` must be left out or be {len(names)}, the clients in the data, "
             f"got {clients}."
         )
-    rng = generator(seed, "split")
+    rows = [np.flatnonzero(owner == i) for i in range(len(names))]
     if samples is not None:
         check.integer("samples", samples, low=1)
         if samples > counts.min():
@@ -202,12 +203,9 @@ def by_column(
                 f"`samples` must be at most {counts.min()}, the rows of client "
                 f"{names[counts.argmin()]}, got {samples}."
             )
-    rows = [np.flatnonzero(owner == i) for i in range(len(names))]
-    if samples is not None:
+        rng = generator(seed, "split")
         rows = [np.sort(rng.permutation(part)[:samples]) for part in rows]
-    size = np.array([len(part) for part in rows])
-    federation = Federation.of(table, np.concatenate(rows), size)
-    return federation._replace(names=names)
+    return parted(table, rows)._replace(names=names)
 
 
 PARTITIONS: dict[str, Callable[..., Federation]] = {

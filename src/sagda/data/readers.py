@@ -31,6 +31,7 @@ from sagda.data.encoding import (
     Where,
     check_missing,
     is_number,
+    numbers,
 )
 from sagda.data.federation import Table
 
@@ -40,29 +41,36 @@ CELLS = 2**16  # of a CSV file that become numbers together
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 
 
-def read_encoded(
-    path: Path,
-    label: str | None,
-    client: str | None,
-    *,
-    features: int | None = None,
-    categorical: tuple[str, ...] = (),
-    encoding: Encoding | None = None,
-    numeric: bool = False,
-    unused: str | None = None,
-) -> tuple[Table, Encoding | None]:
-    """The table, and the encoding of its columns if they have names.
+class Roles(NamedTuple):
+    """What the columns of a file are for. Columns without a role here are features.
 
     Args:
-        path: the file or folder.
         label: the column of labels; None if a prediction needs none.
         client: the column of clients, if any.
-        features: d, for a LIBSVM file whose last features may all be zero.
         categorical: numeric columns that are categories.
         encoding: makes the same features as for an earlier table.
         numeric: refuse text columns. Sites need this: they do not see each other's
             rows, so they cannot agree on the values of a category.
         unused: a column that is not a feature, if the file has it.
+    """
+
+    label: str | None
+    client: str | None = None
+    categorical: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+    numeric: bool = False
+    unused: str | None = None
+
+
+def read_encoded(
+    path: Path, roles: Roles, features: int | None = None
+) -> tuple[Table, Encoding | None]:
+    """The table, and the encoding of its columns if they have names.
+
+    Args:
+        path: the file or folder.
+        roles: what its columns are for.
+        features: d, for a LIBSVM file whose last features may all be zero.
     """
     if not path.exists():
         raise BadValue(f"data file {path} does not exist.")
@@ -70,28 +78,21 @@ def read_encoded(
     suffix = (path.with_suffix("").suffix if packed else path.suffix).lower()
     if is_clients(path) or (suffix in (".csv", ".parquet") and not packed):
         if is_clients(path):
-            client = client or CLIENT
-        categories = [] if encoding is None else encoding.categories
-        texts = {*categorical, *categories, label, client, unused} - {None}
-        return table_from(
-            read_source(path, texts),
-            label,
-            client,
-            categorical=categorical,
-            encoding=encoding,
-            numeric=numeric,
-            unused=unused,
-        )
-    if categorical or encoding:
+            roles = roles._replace(client=roles.client or CLIENT)
+        categories = [] if roles.encoding is None else roles.encoding.categories
+        special = {roles.label, roles.client, roles.unused} - {None}
+        texts = special.union(roles.categorical, categories)
+        return table_from(read_source(path, texts), roles)
+    if roles.categorical or roles.encoding:
         raise BadValue(
             f"{path} must be a CSV or Parquet file, whose columns have names."
         )
     if path.is_dir():
-        return read_folder(path, label, client), None
+        return read_folder(path, roles.label, roles.client), None
     if suffix == ".npz" and not packed:
-        return read_npz(path, label, client), None
+        return read_npz(path, roles.label, roles.client), None
     if suffix in LIBSVM:
-        return read_libsvm(path, client, features), None
+        return read_libsvm(path, roles.client, features), None
     raise BadValue(
         f"data file {path} must end in .csv, .parquet, .npz or .libsvm (or .svm, "
         ".svmlight, .t, packed or not) to show its format."
@@ -271,24 +272,16 @@ def read_clients(path: Path, texts: Collection[str]) -> Source:
     return Source(columns, where)
 
 
-def table_from(
-    source: Source,
-    label: str | None,
-    client: str | None,
-    *,
-    categorical: tuple[str, ...] = (),
-    encoding: Encoding | None = None,
-    numeric: bool = False,
-    unused: str | None = None,
-) -> tuple[Table, Encoding]:
-    """The columns as a table, and their encoding; arguments as in `read_encoded`."""
+def table_from(source: Source, roles: Roles) -> tuple[Table, Encoding]:
+    """The columns as a table, and their encoding."""
+    label, client, encoding = roles.label, roles.client, roles.encoding
     for wanted in filter(None, (label, client)):
         if wanted not in source.columns:
             raise BadValue(
                 f"{source.where(0).partition(',')[0]}, line 1: no column {wanted!r} "
                 f"among {', '.join(source.columns)}."
             )
-    special = label, client, unused
+    special = label, client, roles.unused
     others = {k: v for k, v in source.columns.items() if k not in special}
     if encoding is None:
         if not others:
@@ -296,10 +289,10 @@ def table_from(
                 f"{source.where(0).partition(',')[0]} must hold a header and at least "
                 "one row of features."
             )
-        if numeric:
+        if roles.numeric:
             encoding = Encoding(tuple(map(Column, others)))
         else:
-            encoding = Encoding.learned(others, source.where, categorical)
+            encoding = Encoding.learned(others, source.where, roles.categorical)
     features = encoding.features(others, source.where)
     labels = np.zeros(source.rows, np.float32)
     if label is not None:
@@ -316,16 +309,9 @@ def label_values(name: str, source: Source) -> np.ndarray:
     """The labels as numbers if all of them are, else as texts."""
     cells = source.columns[name]
     check_missing(name, cells, source.where)
-    if cells.dtype.kind in "fiub":
-        return cells.astype(np.float32)
-    texts = [str(cell) for cell in cells.tolist()]
-    if not all(map(is_number, texts)):
-        return np.array(texts)
-    values = np.array(texts, float)
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        i = int(wrong[0])
-        raise BadValue(
-            f"{source.where(i)}: the label must be finite, found {texts[i]!r}."
-        )
-    return values.astype(np.float32)
+    if cells.dtype.kind not in "fiub":
+        texts = [str(cell) for cell in cells.tolist()]
+        if not all(map(is_number, texts)):
+            return np.array(texts)
+        cells = numbers(name, np.array(texts, object), source.where)
+    return cells.astype(np.float32)

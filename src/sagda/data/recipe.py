@@ -14,7 +14,7 @@ import numpy as np
 from sagda.check import BadValue
 from sagda.data.encoding import Encoding
 from sagda.data.federation import Federation, Table
-from sagda.data.readers import read_encoded, read_frame, table_from
+from sagda.data.readers import Roles, read_encoded, read_frame, table_from
 
 
 class FeatureMoments(NamedTuple):
@@ -92,22 +92,15 @@ class Recipe(NamedTuple):
         unused: str | None = None,
     ) -> Table:
         """A file's rows with the model's features, and labels as in the file."""
-        table, _ = read_encoded(
-            path,
-            label,
-            client,
-            features=self.width if self.encoding is None else None,
-            encoding=self.encoding,
-            unused=unused,
-        )
+        roles = Roles(label, client, encoding=self.encoding, unused=unused)
+        width = self.width if self.encoding is None else None
+        table, _ = read_encoded(path, roles, width)
         return self.seen(table, str(path))
 
     def frame(self, frame: Any, label: str | None, unused: str | None = None) -> Table:
         """The rows of a pandas or polars frame with the model's features."""
-        source = read_frame(frame)
-        table, _ = table_from(
-            source, label, None, encoding=self.encoding, unused=unused
-        )
+        roles = Roles(label, encoding=self.encoding, unused=unused)
+        table, _ = table_from(read_frame(frame), roles)
         return self.seen(table, "the frame")
 
     def seen(self, table: Table, name: str) -> Table:

@@ -16,7 +16,7 @@ from sagda.data.array_files import read_folder
 from sagda.data.datasets import number
 from sagda.data.encoding import Encoding
 from sagda.data.federation import Federation, Table
-from sagda.data.readers import read_encoded
+from sagda.data.readers import Roles, read_encoded
 from sagda.data.recipe import Scaling, scaled
 
 NAMES = "columns.json"  # names of the features, if the site's file has names
@@ -61,7 +61,7 @@ def columns(state: Path, data: str, label: str, positive: str | None) -> Path:
     name = durable.digest(json.dumps(source).encode())[:16]
     folder = durable.private(state) / f"rows-{name}"
     if not folder.exists():
-        table, encoding = read_encoded(path, label, None, numeric=True)
+        table, encoding = read_encoded(path, Roles(label, numeric=True))
         for old in state.glob("rows-*"):
             shutil.rmtree(old)
         write_columns(folder, signed(table, positive), encoding)
