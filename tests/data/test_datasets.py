@@ -89,11 +89,11 @@ def tiny_mnist(folder: Path) -> dict[str, str]:
     """Two images a part in MNIST's format; the files' checksums."""
     sums = {}
     for name in mnist.SHA256:
-        content = (
-            idx((2, 28, 28), [7] * 1568) if "images" in name else idx((2,), [1, 0])
-        )
+        axes, content = "idx1", idx((2,), [1, 0])
+        if "images" in name:
+            axes, content = "idx3", idx((2, 28, 28), [7] * 1568)
         packed = gzip.compress(content, mtime=0)
-        (folder / name).write_bytes(packed)
+        (folder / f"{name}-{axes}-ubyte.gz").write_bytes(packed)
         sums[name] = hashlib.sha256(packed).hexdigest()
     return sums
 
@@ -206,7 +206,7 @@ def bad(tmp_path, name, content):
         ("d.csv", b"", "a header and at least one row, is empty"),
         ("d.csv", b"a,a,label\n1,2,3\n", "line 1: column 'a' appears twice"),
         ("d.csv", b"a,label\n1e300,1\n", "line 2: column 'a' must be finite in single"),
-        ("d.csv", b"a,label\n1,1\n1,inf\n", "line 3: column .label. must be finite in"),
+        ("d.csv", b"a,label\n1,1\n1,inf\n", "line 3: column 'label' must be finite in"),
         ("d.csv", b"a,label\n1,1\n1,nan\n", "line 3: column 'label' has 1 missing"),
         ("d.csv", "a,label\né,1\n".encode("latin-1"), "must be text in UTF-8"),
         ("d.svm", b"1 1:1\nnan 1:2\n", "line 2: the label must be finite"),
@@ -228,7 +228,7 @@ def bad(tmp_path, name, content):
         (
             "d.npz",
             {"features": FEATURES + INF, "label": LABEL},
-            "single precision, row 0 is not",
+            "`features` must be finite in float32, row 0 is not",
         ),
         ("d.npz", {"features": np.array([[{}]]), "label": LABEL}, "not an NPZ file"),
         ("d.svm", b"1 1:2\n0 b:3\n", "line 2: expected index:value, found 'b:3'"),

@@ -556,7 +556,7 @@ MISTAKES = {
     ),
     "an unknown set": (
         lambda: one_function(y_in="simplex"),
-        "`y_in` must be a Simplex, a Box or a Ball, such as sagda.Ball(1.0), or None, "
+        "`y_in` must be a ConvexSet, such as sagda.Ball(1.0), or None, "
         "got 'simplex' of type str.",
     ),
     "a negative radius": (

@@ -274,19 +274,19 @@ CASES = {
         lambda: sagda.partition(
             sagda.Table(np.zeros(3), np.zeros(3)), "iid", clients=1
         ),
-        "`features` must be numbers of shape (rows, d), got float64 of shape (3,).",
+        "`features` must be numbers of shape (rows, d), found float64 of shape (3,).",
     ),
     "columns of unequal length": (
         lambda: sagda.Federation.of(
             sagda.Table(np.zeros((3, 1)), np.zeros(2)), [0], [1]
         ),
-        "`features` must have 2 rows as `label` has, got 3.",
+        "`label` must have shape (3,) as `features` has rows, found (2,).",
     ),
     "features that are not numbers": (
         lambda: sagda.Federation.of(
             sagda.Table(np.full((2, 1), np.nan), np.zeros(2)), [0], [1]
         ),
-        "`features` must be finite, row 0 is not.",
+        "`features` must be finite in float64, row 0 is not.",
     ),
     "a start that is not finite": (
         lambda: simulate(

@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 
 from sagda.check import BadValue
-from sagda.data.encoding import LARGEST, check_missing
-from sagda.data.federation import Table, first_not_finite
+from sagda.data.encoding import LARGEST, check_missing, is_number
+from sagda.data.federation import Table, checked_table
 
 
-def _number(cell: str, where: str) -> float:
-    """The cell as a number that is finite in single precision."""
-    try:
-        value = float(cell)
-    except ValueError:
-        raise BadValue(f"{where} must be a number, found {cell!r}.") from None
-    if not abs(value) <= LARGEST:
+def _check_number(cell: str, where: str) -> None:
+    """Raise unless the cell is a number that is finite in single precision."""
+    if not is_number(cell):
+        raise BadValue(f"{where} must be a number, found {cell!r}.")
+    if not abs(float(cell)) <= LARGEST:
         raise BadValue(f"{where} must be finite in single precision, found {cell!r}.")
-    return value
 
 
 def read_npz(path: Path, label: str | None, client: str | None) -> Table:
@@ -68,35 +65,22 @@ def table_of(
             names = ", ".join(columns) or "none"
             raise BadValue(f"{path}: no array {wanted!r}, found {names}.")
     features = columns["features"]
-    if features.ndim != 2 or features.dtype.kind not in "fiub":
-        raise BadValue(
-            f"{path}: `features` must be numbers of shape (rows, d), found "
-            f"{features.dtype} of shape {features.shape}."
-        )
-    rows = len(features)
-    for name in filter(None, (label, client)):
-        if columns[name].shape != (rows,):
-            raise BadValue(
-                f"{path}: `{name}` must have shape ({rows},) as `features` has rows, "
-                f"found {columns[name].shape}."
-            )
-    labels = np.zeros(rows, np.float32) if label is None else columns[label]
-    if labels.dtype.kind in "fiub":
-        labels = labels.astype(np.float32, copy=False)
+    labels = np.zeros(features.shape[:1]) if label is None else columns[label]
+    owner = None if client is None else columns[client]
+    table = checked_table(
+        Table(single(features), single(labels), client=owner), f"{path}: "
+    )
+    if owner is not None:
+        check_missing(client or "", owner, lambda i: f"{path}, row {i}")
+    return table
+
+
+def single(column: np.ndarray) -> np.ndarray:
+    """Numbers in single precision; texts and the like unchanged."""
+    if column.dtype.kind not in "fiub":
+        return column
     with np.errstate(over="ignore"):
-        features = features.astype(np.float32, copy=False)
-    for name, column in (("features", features), (label, labels[:, None])):
-        bad = first_not_finite(column) if column.dtype.kind == "f" else None
-        if bad is not None:
-            raise BadValue(
-                f"{path}: `{name}` must be finite in single precision, row {bad} is "
-                "not."
-            )
-    owner = None
-    if client is not None:
-        owner = columns[client]
-        check_missing(client, owner, lambda i: f"{path}, row {i}")
-    return Table(features, labels, client=owner)
+        return column.astype(np.float32, copy=False)
 
 
 def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Table:
@@ -152,7 +136,7 @@ def _first_bad_line(path: Path, text: bytes) -> str | None:
         if not label:
             continue
         try:
-            _number(label, f"{where}: the label")
+            _check_number(label, f"{where}: the label")
             last = 0
             for pair in pairs:
                 index, colon, value = pair.partition(":")
@@ -162,7 +146,7 @@ def _first_bad_line(path: Path, text: bytes) -> str | None:
                     return f"{where}: expected index:value, found {pair!r}."
                 if int(index) <= last:
                     return f"{where}: indices must rise from 1, found {pair!r}."
-                _number(value, f"{where}: the value of feature {index}")
+                _check_number(value, f"{where}: the value of feature {index}")
                 last = int(index)
         except ValueError as error:
             return str(error)

@@ -29,10 +29,6 @@ class Column(NamedTuple):
     values: tuple[str, ...] | None = None
 
     @property
-    def width(self) -> int:
-        return 1 if self.values is None else len(self.values)
-
-    @property
     def features(self) -> list[str]:
         """The names of its features."""
         if self.values is None:

@@ -133,31 +133,39 @@ class Facts(NamedTuple):
         return cls(data.clients, data.width, int(data.size.max()), tau)
 
 
-def checked_table(table: Table) -> Table:
-    """The table with columns of one length and finite features, or an error."""
+def checked_table(table: Table, place: str = "") -> Table:
+    """The table with columns of one length and finite numbers, or an error.
+
+    `place` begins the message, such as `file.npz: `.
+    """
     table = Table(*(None if c is None else np.asanyarray(c) for c in table))
-    features, rows = table.features, len(table.label)
+    features = table.features
     if features.ndim != 2 or features.dtype.kind not in "fiub":
         raise BadValue(
-            "`features` must be numbers of shape (rows, d), got "
+            f"{place}`features` must be numbers of shape (rows, d), found "
             f"{features.dtype} of shape {features.shape}."
         )
     for name, column in table._asdict().items():
-        if column is not None and len(column) != rows:
+        if column is None or name == "features":
+            continue
+        if column.shape != features.shape[:1]:
             raise BadValue(
-                f"`{name}` must have {rows} rows as `label` has, got {len(column)}."
+                f"{place}`{name}` must have shape ({len(features)},) as `features` "
+                f"has rows, found {column.shape}."
             )
-    if features.dtype.kind == "f":
-        row = first_not_finite(features)
+    for name, column in (("features", features), ("label", table.label[:, None])):
+        row = first_not_finite(column)
         if row is not None:
-            raise BadValue(f"`features` must be finite, row {row} is not.")
+            raise BadValue(
+                f"{place}`{name}` must be finite in {column.dtype}, row {row} is not."
+            )
     return table
 
 
-def first_not_finite(features: np.ndarray) -> int | None:
-    """The first row with a value that is not finite, or None."""
-    for first in range(0, len(features), BLOCK):
-        finite = np.isfinite(features[first : first + BLOCK]).all(axis=1)
+def first_not_finite(columns: np.ndarray) -> int | None:
+    """The first row with a value that is not finite, or None; only floats can be so."""
+    for first in range(0, len(columns) * (columns.dtype.kind == "f"), BLOCK):
+        finite = np.isfinite(columns[first : first + BLOCK]).all(axis=1)
         if not finite.all():
             return first + int(finite.argmin())
     return None

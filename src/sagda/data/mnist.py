@@ -13,19 +13,11 @@ import numpy as np
 from sagda.check import BadValue
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-SHA256 = {
-    "train-images-idx3-ubyte.gz": (
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-    ),
+SHA256 = {  # of the packed files, by the beginning of their names
+    "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
 
 
@@ -33,13 +25,10 @@ def read_mnist(
     directory: str | Path | None = None, url: str = URL
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Pixels and labels, for each of the parts `train` and `t10k`."""
-    images = ["train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"]
+    read = lambda name: read_idx(find(f"{name}-ubyte.gz", directory, url))
     return {
-        name.split("-")[0]: (
-            read_idx(find(name, directory, url)),
-            read_idx(find(name.replace("images-idx3", "labels-idx1"), directory, url)),
-        )
-        for name in images
+        part: (read(f"{part}-images-idx3"), read(f"{part}-labels-idx1"))
+        for part in ("train", "t10k")
     }
 
 
@@ -64,10 +53,9 @@ def download(name: str, url: str) -> Path:
     import pooch
 
     cache = pooch.os_cache("sagda") / "mnist"
+    known = f"sha256:{known_hash(name)}"
     try:
-        path = pooch.retrieve(
-            url + name, known_hash=f"sha256:{SHA256[name]}", fname=name, path=cache
-        )
+        path = pooch.retrieve(url + name, known_hash=known, fname=name, path=cache)
     except Exception as error:  # requests and pooch raise many kinds of errors
         raise BadValue(
             f"MNIST's {name} could not be downloaded from {url} ({error}); put the "
@@ -76,10 +64,15 @@ def download(name: str, url: str) -> Path:
     return Path(path)
 
 
+def known_hash(name: str) -> str | None:
+    """The SHA-256 of a packed file of MNIST; None for any other file."""
+    return SHA256.get(name.partition("-idx")[0]) if name.endswith(".gz") else None
+
+
 def read_idx(path: Path) -> np.ndarray:
     """The array in a file in IDX format, gzipped or not."""
     packed = path.read_bytes()
-    known = SHA256.get(path.name)
+    known = known_hash(path.name)
     if known and hashlib.sha256(packed).hexdigest() != known:
         raise BadValue(f"{path} is not MNIST's {path.name}: its sha256 differs.")
     content = gzip.decompress(packed) if path.suffix == ".gz" else packed

@@ -80,8 +80,8 @@ def read_encoded(
         if is_clients(path):
             roles = roles._replace(client=roles.client or CLIENT)
         categories = [] if roles.encoding is None else roles.encoding.categories
-        special = {roles.label, roles.client, roles.unused} - {None}
-        texts = special.union(roles.categorical, categories)
+        special = filter(None, (roles.label, roles.client, roles.unused))
+        texts = {*special, *roles.categorical, *categories}
         return table_from(read_source(path, texts), roles)
     if roles.categorical or roles.encoding:
         raise BadValue(

@@ -69,23 +69,20 @@ class Network(abc.ABC):
         """For every leaf of the module, whether it is a parameter."""
         import equinox as eqx
 
+        leaves, structure = jax.tree_util.tree_flatten_with_path(module)
         name = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")
-        under = lambda path, part: f"{name(path)}.".startswith(f"{part}.")
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(module)]
+        names = [name(path) for path, _ in leaves]
+        trained = [eqx.is_inexact_array(leaf) for _, leaf in leaves]
         for part in self.frozen:
-            if not any(under(path, part) for path in paths):
-                names = ", ".join(dict.fromkeys(name(path) for path in paths))
+            # The dots keep `layers.1` from matching `layers.10`.
+            inside = [f"{name}.".startswith(f"{part}.") for name in names]
+            if not any(inside):
                 raise BadValue(
                     f"`frozen` must name parts of the module, found no {part!r} among "
-                    f"{names}."
+                    f"{', '.join(dict.fromkeys(names))}."
                 )
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: (
-                eqx.is_inexact_array(leaf)
-                and not any(under(path, part) for part in self.frozen)
-            ),
-            module,
-        )
+            trained = [t and not i for t, i in zip(trained, inside, strict=True)]
+        return structure.unflatten(trained)
 
     def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
         """The module's result for every row."""

@@ -109,7 +109,13 @@ class Torch:
 
     def apply(self, parameters: Any, features: Any) -> Any:
         """One score per row, with these parameters in place of the module's."""
-        values = parameters | self.fixed(features.dtype)
+        # Frozen parameters and buffers are converted if the run's precision differs.
+        fixed = {
+            name: value.detach().to(features.dtype)
+            for name, value in self.others.items()
+            if value.dtype != features.dtype
+        }
+        values = parameters | fixed
         out = functional_call(self.module, values, (features,))
         rows = len(features)
         if not torch.is_tensor(out) or out.shape not in ((rows,), (rows, 1)):
@@ -119,14 +125,6 @@ class Torch:
                 f"for {rows} rows, got {shape}."
             )
         return out.reshape(rows)
-
-    def fixed(self, dtype: Any) -> dict[str, Any]:
-        """Frozen parameters and buffers, converted if the run's precision differs."""
-        return {
-            name: value.detach().to(dtype)
-            for name, value in self.others.items()
-            if value.dtype != dtype
-        }
 
     def train(self, mode: bool) -> None:
         """Switch the layers that were in training mode into that mode or out of it."""
@@ -264,10 +262,7 @@ def check_models(problem: Any, features: int) -> None:
 
 def models_in(problem: Any) -> list[Torch]:
     """The PyTorch models of a problem, also of a problem inside it."""
-    models = []
-    for value in vars(problem).values():
-        if isinstance(value, Torch):
-            models.append(value)
-        elif getattr(value, "uses_torch", False):
-            models += models_in(value)
-    return models
+    if isinstance(problem, Torch):
+        return [problem]
+    parts = vars(problem).values() if getattr(problem, "uses_torch", False) else ()
+    return [model for part in parts for model in models_in(part)]

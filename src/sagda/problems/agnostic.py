@@ -47,8 +47,8 @@ class Agnostic(Logistic):
 
     def __post_init__(self) -> None:
         check.integer("clients", self.clients, low=1)
-        check.real("penalty", self.penalty, low=0)
-        object.__setattr__(self, "penalty", float(self.penalty))
+        penalty = check.real("penalty", self.penalty, low=0)
+        object.__setattr__(self, "penalty", penalty)
 
     @classmethod
     def of(

@@ -103,7 +103,6 @@ class Fair(Logistic):
         """
         width = Facts.of(data).width
         group = feature_number(group, [], width)
-        check.choice("criterion", criterion, CRITERIA)
         shares = (0.5, 0.5)
         if isinstance(data, Federation):
             shares = shares_of(data, group, criterion, threshold)

@@ -50,10 +50,6 @@ class DigitClassifier:
             names = [field.name for field in fields(cls)]
             return cls(**{name: stored[name].astype(np.float32) for name in names})
 
-    @property
-    def classes(self) -> int:
-        return self.second.shape[1]
-
     def hidden(self, rows: jax.Array) -> jax.Array:
         """The features of each row, [rows, units]."""
         return jax.nn.relu(rows @ self.first + self.first_bias[None])
@@ -168,8 +164,8 @@ class GAN(Problem):
         generated = self.generate(z.x, root_key(1), GENERATED)
         even = jnp.full(GENERATED, 1 / GENERATED, weight.dtype)
         real, fake = self.judge.hidden(rows.features), self.judge.hidden(generated)
-        kinds = self.judge.kinds(fake)
-        shares = {f"share_{k}": (kinds == k).mean() for k in range(self.judge.classes)}
+        kinds, classes = self.judge.kinds(fake), len(self.judge.second_bias)
+        shares = {f"share_{k}": (kinds == k).mean() for k in range(classes)}
         return {"frechet": frechet(real, weight, fake, even)} | shares
 
 

@@ -185,8 +185,5 @@ class Ball(ConvexSet):
 
 def check_set(name: str, given: Any) -> None:
     """Raise unless `given` is a set or None; `name` is x_in or y_in."""
-    if given is not None and not isinstance(given, ConvexSet):
-        raise BadKind(
-            f"`{name}` must be a Simplex, a Box or a Ball, such as sagda.Ball(1.0), or "
-            f"None, got {given!r:.60} of type {type(given).__name__}."
-        )
+    if given is not None:
+        check.kind(name, given, ConvexSet, "such as sagda.Ball(1.0), or None")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sagda import check
 from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
-from sagda.data.datasets import DATASETS, balanced, load
+from sagda.data.datasets import DATASETS, balanced, load, load_file
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS, partition
 from sagda.data.recipe import Recipe, Scaling, scaled
@@ -53,6 +53,8 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
             f"`model` may be set only for problem {' or '.join(takers)}, got "
             f"{config.model} for {config.problem}."
         )
+    # Of these later steps, each overrides the one before: the configuration, defaults
+    # where it has none, and the assignments of the command line.
     values = data_defaults(config, kind)
     if config.stop_early is not None:
         values["patience"] = config.patience or PATIENCE
@@ -63,6 +65,7 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
         )
     tables = {name: dict(table) for name, table in config.set.items() if table}
     for key, value in (assignments or {}).items():
+        # NAME.PARAMETER=VALUE is for one owner, PARAMETER=VALUE for all that have it.
         owner, dot, parameter = key.rpartition(".")
         for name in [owner] if dot else owners(config, parameter):
             tables.setdefault(name, {})[parameter] = value
@@ -74,6 +77,7 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
 def data_defaults(config: Config, kind: type[Problem]) -> dict[str, Any]:
     """Clients and samples, and the data set's own defaults, where none are set."""
     if kind.defines("make"):
+        # Such a problem draws its data, so its own defaults count.
         known = inspect.signature(kind.make).parameters
         return {
             name: getattr(config, name) or known[name].default
@@ -87,6 +91,7 @@ def data_defaults(config: Config, kind: type[Problem]) -> dict[str, Any]:
         if source.positive is not None and kind.labelled:
             values["positive"] = config.positive or source.positive
         if source.rows is not None:
+            # Rows are drawn equally from the classes that the problem will see.
             classes = 2 if kind.labelled else source.classes
             values["per_class"] = config.per_class or source.rows // classes
     return values
@@ -97,9 +102,7 @@ def owners(config: Config, parameter: str) -> list[str]:
     known = {name: options_of(name) for name in (*config.algorithms, config.problem)}
     names = [name for name, options in known.items() if parameter in options]
     if not names:
-        check.choice(
-            "set", parameter, sorted({o for own in known.values() for o in own})
-        )
+        check.choice("set", parameter, sorted(set().union(*known.values())))
     return names
 
 
@@ -135,6 +138,8 @@ def assemble(config: Config) -> Experiment:
         return Experiment(config, federation, treated(problem, config), methods, None)
     data = load(config.data, **load_options(config))
     table = data.train
+    # Rows are drawn before the split and scaled after it: the scaling comes from sums
+    # that clients add up, and test rows get the one of the training rows.
     if config.per_class is not None:
         table = balanced(table, per_class=config.per_class, seed=config.split_seed)
     federation = partition(table, config.partition, **partition_options(config))
@@ -159,25 +164,23 @@ def assemble(config: Config) -> Experiment:
 
 def partition_options(config: Config) -> dict[str, Any]:
     """What a configuration says about the split, as arguments of `partition`."""
-    options: dict[str, Any] = {"seed": config.split_seed}
-    if config.clients is not None:
-        options["clients"] = config.clients
-    if config.samples != "all":
-        options["samples"] = config.samples
-    if config.alpha is not None:
-        split = PARTITIONS[config.partition]
-        if "alpha" not in inspect.signature(split).parameters:
-            takers = [
-                name
-                for name, split in PARTITIONS.items()
-                if "alpha" in inspect.signature(split).parameters
-            ]
-            raise BadValue(
-                f"`alpha` may be set only for partition {' or '.join(takers)}, got "
-                f"partition {config.partition}."
-            )
-        options["alpha"] = config.alpha
-    return options
+    takers = [
+        name
+        for name, split in PARTITIONS.items()
+        if "alpha" in inspect.signature(split).parameters
+    ]
+    if config.alpha is not None and config.partition not in takers:
+        raise BadValue(
+            f"`alpha` may be set only for partition {' or '.join(takers)}, got "
+            f"partition {config.partition}."
+        )
+    options = {
+        "clients": config.clients,
+        "samples": None if config.samples == "all" else config.samples,
+        "alpha": config.alpha,
+        "seed": config.split_seed,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def treated(problem: Problem, config: Config) -> Problem:
@@ -196,9 +199,8 @@ def load_options(config: Config) -> dict[str, Any]:
         "categorical": [name.strip() for name in names],
         "positive": config.positive,
     }
-    if config.data not in DATASETS:
-        return options
-    known = inspect.signature(DATASETS[config.data].load).parameters
+    source = DATASETS.get(config.data)
+    known = inspect.signature(source.load if source else load_file).parameters
     return {name: value for name, value in options.items() if name in known}
 
 
