@@ -241,11 +241,9 @@ def load(name: str | Path, **options: Any) -> Dataset:
             "`name` must be the name of a data set or the path of a file, got one of "
             f"type {type(name).__name__}{hint}."
         )
-    if str(name) in DATASETS:
-        loader = DATASETS[str(name)].load
-    elif isinstance(name, Path) or Path(name).suffix or Path(name).exists():
-        loader = partial(load_file, name)
-    else:
-        loader = DATASETS[check.choice("data", name, DATASETS)].load
+    is_path = isinstance(name, Path) or Path(name).suffix or Path(name).exists()
+    loader = partial(load_file, name)
+    if str(name) in DATASETS or not is_path:
+        loader = DATASETS[check.choice("data", str(name), DATASETS)].load
     check.keywords(f"data {name}", loader, options)
     return loader(**options)

@@ -113,7 +113,7 @@ def dirichlet(
     if samples is None:
         return _divide_classes(table, pools, clients, alpha, rng)
 
-    left, order = counts.copy(), []
+    left, order = counts.copy(), []  # rows of each class that no client has yet
     mixes = rng.dirichlet(alpha * len(classes) * counts / counts.sum(), size=clients)
     for mix in mixes:
         taken = np.zeros(len(classes), int)
@@ -122,9 +122,8 @@ def dirichlet(
             open_mix = np.where(left > taken, mix + 1e-12, 0)
             wish = rng.multinomial(short, open_mix / open_mix.sum())
             taken = np.minimum(taken + wish, left)
-        for c, number in enumerate(taken):
-            at = counts[c] - left[c]
-            order.append(pools[c][at : at + number])
+        for pool, first, number in zip(pools, counts - left, taken, strict=True):
+            order.append(pool[first : first + number])
         left -= taken
     return Federation.of(table, np.concatenate(order), np.full(clients, samples))
 

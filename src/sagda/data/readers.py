@@ -260,10 +260,9 @@ def read_clients(path: Path, texts: Collection[str]) -> Source:
         name: np.concatenate([part.columns[name] for *_, part in parts])
         for name in names
     }
-    columns[CLIENT] = np.concatenate(
-        [np.full(part.rows, name, object) for name, _, part in parts]
-    )
-    ends = np.cumsum([part.rows for *_, part in parts])
+    rows = [part.rows for *_, part in parts]
+    columns[CLIENT] = np.repeat(np.array([name for name, *_ in parts], object), rows)
+    ends = np.cumsum(rows)
 
     def where(i: int) -> str:
         part = int(np.searchsorted(ends, i, side="right"))

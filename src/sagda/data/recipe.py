@@ -86,25 +86,19 @@ class Recipe(NamedTuple):
 
     def read(
         self,
-        path: Path,
+        rows: Any,
         label: str | None,
-        client: str | None,
+        client: str | None = None,
         unused: str | None = None,
     ) -> Table:
-        """A file's rows with the model's features, and labels as in the file."""
+        """The rows of a file or a frame with the model's features, and its labels."""
         roles = Roles(label, client, encoding=self.encoding, unused=unused)
-        width = self.width if self.encoding is None else None
-        table, _ = read_encoded(path, roles, width)
-        return self.seen(table, str(path))
-
-    def frame(self, frame: Any, label: str | None, unused: str | None = None) -> Table:
-        """The rows of a pandas or polars frame with the model's features."""
-        roles = Roles(label, encoding=self.encoding, unused=unused)
-        table, _ = table_from(read_frame(frame), roles)
-        return self.seen(table, "the frame")
-
-    def seen(self, table: Table, name: str) -> Table:
-        """The table with scaled features, after a check of their number."""
+        if isinstance(rows, str | Path):
+            name, width = str(rows), self.width if self.encoding is None else None
+            table, _ = read_encoded(Path(rows), roles, width)
+        else:
+            name = "the frame"
+            table, _ = table_from(read_frame(rows), roles)
         width = table.features.shape[1]
         if width != self.width:
             raise BadValue(

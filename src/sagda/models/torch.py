@@ -86,9 +86,8 @@ class Torch:
                     f"`make` must be on the CPU, where the rows are, found {name!r} on "
                     f"{array.device}; move it with module.to('cpu')."
                 )
-        for name in self.names:
-            kind = module.get_parameter(name).dtype
-            if kind not in (torch.float32, torch.float64):
+            kind = array.dtype
+            if name in self.names and kind not in (torch.float32, torch.float64):
                 raise BadValue(
                     f"`make` must have parameters in single or double precision, found "
                     f"{name!r} in {kind}; convert it with module.float()."

@@ -122,17 +122,13 @@ class Scorer(NamedTuple):
     def predict(self, rows: Any, *, label: str | None = None) -> np.ndarray:
         """Scores of the rows of a file or a frame; labels are not needed."""
         # The label column of the training data is no feature, if the rows have it.
-        if isinstance(rows, str | Path):
-            table = self.recipe.read(Path(rows), label, None, unused=self.label)
-        else:
-            table = self.recipe.frame(rows, label, unused=self.label)
-        return self.scores(table)
+        return self.scores(self.recipe.read(rows, label, unused=self.label))
 
     def labelled(
         self, path: str | Path, label: str | None = None, client: str | None = None
     ) -> Table:
         """A file's rows with the model's features, and labels of -1 and +1."""
-        table = self.recipe.read(Path(path), label or self.label, client)
+        table = self.recipe.read(path, label or self.label, client)
         return binary(table, self.positive)
 
 
