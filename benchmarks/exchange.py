@@ -51,22 +51,21 @@ def run(folder: Path, wanted: int, say: Callable) -> dict:
     """Run the app of the benchmark to its end; the times that it wrote."""
     port, home = network.free_port(), folder / "flower"
     with contextlib.ExitStack() as stack:
-        link = stack.enter_context(
-            Process(
-                [
-                    program("flower-superlink"),
-                    *("--insecure", "--host", "127.0.0.1", "--port", str(port)),
-                    "--disable-runtime-dependency-installation",
-                ],
-                home,
-                folder / "link.log",
-                BENCH_FOLDER=str(folder),
-                BENCH_EXCHANGES=str(wanted),
-            )
+        link = Process(
+            [
+                program("flower-superlink"),
+                *("--insecure", "--host", "127.0.0.1", "--port", str(port)),
+                "--disable-runtime-dependency-installation",
+            ],
+            home,
+            folder / "link.log",
+            BENCH_FOLDER=str(folder),
+            BENCH_EXCHANGES=str(wanted),
         )
+        stack.callback(link.stop)
         link.wait_for_port("Flower's SuperLink", "127.0.0.1", port, 60)
         for i in range(2):
-            stack.enter_context(node(folder, i, f"127.0.0.1:{port}"))
+            stack.callback(node(folder, i, f"127.0.0.1:{port}").stop)
         write_connection(home, f"127.0.0.1:{port}", None)
         command = [program("flwr"), "run", str(APP), CONNECTION]
         submission = Process(command, home, folder / "run.log")

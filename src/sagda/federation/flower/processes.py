@@ -94,12 +94,6 @@ class Process:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     @property
     def pid(self) -> int:
         return self.process.pid
@@ -133,19 +127,12 @@ class Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(patience)
         deadline = time.monotonic() + PATIENCE / 2
-        while self.group_lives() and time.monotonic() < deadline:
-            time.sleep(0.1)
         with contextlib.suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < deadline:
+                os.killpg(self.pid, 0)  # raises once no process of the group is left
+                time.sleep(0.1)
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
-
-    def group_lives(self) -> bool:
-        """Whether any process of the group runs. Signal 0 only asks."""
-        try:
-            os.killpg(self.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
 
     def output(self) -> str:
         """The whole log file."""
@@ -160,16 +147,13 @@ class Process:
 def lives(pid: int) -> bool:
     """Whether a process runs. One that is dead but not yet reaped does not."""
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    try:
+        os.kill(pid, 0)  # sends nothing, and raises if there is no such process
         # After the name in parentheses, which may hold anything, comes the state.
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, OverflowError):
+        return False
     except (OSError, IndexError):
-        return True
+        return True  # another user's process, or a system without /proc
     return state not in ("Z", "X")
 
 
@@ -179,7 +163,7 @@ def runs_program(pid: int, word: str) -> bool:
     Process ids are used again, so check this before killing one that a file names.
     """
     try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        # The command line of a process that is dead but not yet reaped is empty.
+        return word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return word.encode() in line and lives(pid)
