@@ -50,19 +50,11 @@ NODE_UNAVAILABLE = 5  # Flower's error code: the node sends no heartbeat
 log = logging.getLogger("flwr")
 
 
-class Outgoing(NamedTuple):
-    """A letter and the node that it goes to."""
-
-    node: int
-    letter: Letter
-    site: str | None = None  # None: the node has not introduced itself yet
-
-
 class Pending(NamedTuple):
     """A letter that was sent and not answered yet."""
 
     node: int
-    site: str | None
+    site: str  # empty: the node has not introduced itself yet
     since: float  # of the monotonic clock
     mark: bytes  # of the letter; the seal of its answer covers it
 
@@ -97,7 +89,7 @@ class GridSites:
         # Both by the id of the message that was sent. A pull outlives a call of
         # `replies`, because Flower may block in it for minutes.
         self.pending: dict[str, Pending] = {}
-        self.pulls: dict[str, Future[Message | Refusal | None]] = {}
+        self.pulls: dict[str, Future[Message | Letter | None]] = {}
         self.online: set[int] = set()  # nodes, when they were last listed
         self.greeted: set[int] = set()  # online nodes that were asked for their name
         self.node_of: dict[str, int] = {}
@@ -108,8 +100,7 @@ class GridSites:
         """The sites that introduced themselves since the last call."""
         self.greet(moments)
         # Late answers to earlier exchanges are dropped here: nobody waits for them.
-        for _ in self.replies():
-            pass
+        list(self.replies())
         introductions, self.introductions = self.introductions, []
         return introductions
 
@@ -135,40 +126,43 @@ class GridSites:
         strangers = sorted(self.online - self.greeted)
         self.greeted |= self.online
         # Every question has its own nonce, so a recorded answer cannot be replayed.
-        self.push(
-            [
-                Outgoing(node, Letter(Introduce(secrets.token_hex(16), moments)))
-                for node in strangers
-            ]
-        )
+        introduce = lambda: Letter(Introduce(secrets.token_hex(16), moments))
+        self.push([(node, "", introduce()) for node in strangers])
 
-    def push(self, outgoing: list[Outgoing]) -> list[str]:
-        """Send letters. Returns the message ids of those that the SuperLink took."""
-        messages = []
-        for node, letter, _ in outgoing:
-            message = Message(
+    def push(self, outgoing: list[tuple[int, str, Letter]]) -> dict[str, str]:
+        """Send letters to nodes of sites. Returns the sites by message id.
+
+        Letters that the SuperLink did not take have no id.
+        """
+        # Flower's default is 12 hours: a site that comes back would first work through
+        # letters of rounds that are long over.
+        ttl = max(2 * self.timeout, MIN_TTL)
+        messages = [
+            Message(
                 records_of(letter),
                 dst_node_id=node,
                 message_type=message_type(letter.note),
-                # Flower's default is 12 hours: a site that comes back would first
-                # work through letters of rounds that are long over.
-                ttl=max(2 * self.timeout, MIN_TTL),
+                ttl=ttl,
             )
-            self.framing += size_of(message) - letter.bytes
-            messages.append(message)
+            for node, _, letter in outgoing
+        ]
+        self.framing += sum(map(size_of, messages))
+        self.framing -= sum(letter.bytes for *_, letter in outgoing)
         try:
-            ids = list(self.grid.push_messages(messages)) if messages else []
+            ids = list(self.grid.push_messages(messages))
         except httpx.HTTPStatusError:
             # Not tried again here: some letters may have gone out, and a second copy
             # would be a second question. The round is repeated as a whole.
             log.warning("sagda: letters could not be sent; the round is repeated.")
             ids = [""] * len(messages)
-        sent = []
-        for (node, letter, site), key in zip(outgoing, ids, strict=False):
+        sent = {}
+        for (node, site, letter), key in zip(outgoing, ids, strict=False):
             if key:
                 mark = mark_of(letter.text, letter.parcels)
-                self.pending[key] = Pending(node, site, time.monotonic(), mark)
-                sent.append(key)
+                self.pending[key] = Pending(
+                    node=node, site=site, since=time.monotonic(), mark=mark
+                )
+                sent[key] = site
             else:
                 self.greeted.discard(node)  # introduced anew, in case it has changed
         return sent
@@ -176,43 +170,32 @@ class GridSites:
     def replies(self) -> Iterator[tuple[str, str, Letter]]:
         """Replies that have arrived: (id of the question, name of the site, letter).
 
-        Introductions go to `introductions` instead. Replies that were too late for an
-        earlier exchange are included.
+        It waits `POLL` seconds for them. Introductions go to `introductions` instead.
+        Replies that were too late for an earlier exchange are included.
         """
-        if not self.pending:
-            return
-        for key, letter in self.pulled():
-            # Removed before it is used, so that no question is answered twice.
-            question = self.pending.pop(key)
-            if question.site is None:
-                self.introduce(question.node, letter)
-            else:
-                yield key, question.site, letter
-        oldest = time.monotonic() - max(GIVE_UP, 3 * self.timeout)
-        self.pending = {k: p for k, p in self.pending.items() if p.since > oldest}
-
-    def pulled(self) -> list[tuple[str, Letter]]:
-        """Letters that have arrived within `POLL` seconds, by the id of their question.
-
-        Each message is pulled by a call and a thread of its own. Given several ids,
-        Flower's `pull_messages` raises for all of them if one cannot be unpacked, and
-        waits for all of them while one is incomplete. So a single bad site would
-        silence the others.
-        """
+        # Each message is pulled by its own call in its own thread. Flower's
+        # `pull_messages` fails for all ids if one message cannot be unpacked, and waits
+        # for all while one is incomplete: a single bad site would silence the others.
         for key in self.pending:
             if key not in self.pulls:
                 self.pulls[key] = self.threads.submit(self.pull, key)
         wait(self.pulls.values(), POLL)
-        done = [key for key, pull in self.pulls.items() if pull.done()]
-        messages = {key: self.pulls.pop(key).result() for key in done}
-        return [
-            (key, self.opened(message, self.pending[key]))
-            for key, message in messages.items()
+        for key in [key for key, pull in self.pulls.items() if pull.done()]:
+            message = self.pulls.pop(key).result()
             # A question may have been given up while its pull was running.
-            if message is not None and key in self.pending
-        ]
+            if message is None or key not in self.pending:
+                continue
+            # Removed before it is used, so that no question is answered twice.
+            question = self.pending.pop(key)
+            letter = self.opened(message, question)
+            if question.site:
+                yield key, question.site, letter
+            else:
+                self.introduce(question.node, letter)
+        oldest = time.monotonic() - max(GIVE_UP, 3 * self.timeout)
+        self.pending = {k: p for k, p in self.pending.items() if p.since > oldest}
 
-    def pull(self, key: str) -> Message | Refusal | None:
+    def pull(self, key: str) -> Message | Letter | None:
         """The answer to a question, or None if it has not arrived. Runs in a thread."""
         try:
             for message in again(self.grid.pull_messages)([key]):
@@ -224,13 +207,13 @@ class GridSites:
             raise  # the SuperLink is gone, and this process must end with it
         except Exception as error:
             log.warning("sagda: cannot open a message: %s", type(error).__name__)
-            return Refusal("format", "a message that cannot be opened.")
+            return Letter(Fault("format", "a message that cannot be opened."))
         return None
 
-    def opened(self, message: Message | Refusal, question: Pending) -> Letter:
+    def opened(self, message: Message | Letter, question: Pending) -> Letter:
         """The letter in a message, or a `Fault` that says why there is none."""
-        if isinstance(message, Refusal):
-            return Letter(Fault(*message))
+        if isinstance(message, Letter):
+            return message
         if message.has_error():
             code = "gone" if message.error.code == NODE_UNAVAILABLE else "error"
             return Letter(Fault(code, str(message.error.reason)[:200]))
@@ -245,13 +228,13 @@ class GridSites:
         self.framing += size_of(message) - letter.bytes
         return letter
 
-    def verified(self, unread: UnreadLetter, site: str | None) -> Letter:
+    def verified(self, unread: UnreadLetter, site: str) -> Letter:
         """The letter. Raises `Refused` if its sender is not who it must be."""
         # The seal comes first: nothing is parsed that no admitted site has sealed.
         signer = self.register and self.register.who(unread.seal, unread.mark)
         letter = unread.read()
         # An introduction must carry its signer's name, an answer its site's seal.
-        name = getattr(letter.note, "name", signer) if site is None else site
+        name = site or getattr(letter.note, "name", signer)
         if signer and signer != name:
             raise Refused("name", f"{signer} answered as another site.")
         return letter
@@ -264,10 +247,8 @@ class GridSites:
                 # No introduction arrived, so ask again: the site may be starting. One
                 # with impossible counts stays refused until its node comes back.
                 self.greeted.discard(node)
-            code, text = refusal
-            self.notify(
-                Event.REFUSED, name=f"node {node}", code=code, text=text, letter=letter
-            )
+            refused = refusal._asdict()
+            self.notify(Event.REFUSED, name=f"node {node}", **refused, letter=letter)
             return
         self.notify(Event.ACCEPTED, name=note.name, phase="hello", letter=letter)
         previous = self.node_of.get(note.name)
@@ -300,27 +281,24 @@ class GridSites:
             if node is None or node not in self.online:
                 yield name, Letter(Fault("absent", f"{name} is not connected."))
             else:
-                outgoing.append(Outgoing(node, letter, name))
-        waiting = set(self.push(outgoing))
+                outgoing.append((node, name, letter))
+        waiting = self.push(outgoing)
         deadline = time.monotonic() + self.seconds
         while waiting:
             for key, name, letter in self.replies():
-                waiting.discard(key)
+                waiting.pop(key, None)
                 if isinstance(letter.note, Fault) and letter.note.code == "gone":
                     self.greeted.discard(self.node_of.pop(name, 0))
                 yield name, letter
-            if not waiting:
-                break
             if time.monotonic() > deadline:
                 # The questions stay pending: a late answer is fetched and dropped, so
                 # that it does not stay in the SuperLink's database.
-                for key in waiting:
-                    late = self.pending.get(key)
-                    name = late.site if late and late.site else "a site"
+                for name in waiting.values():
                     yield name, Letter(Fault("late", f"{name} did not answer in time."))
-                break
-            self.greet()  # a site can come back during a long exchange
-            time.sleep(POLL)
+                return
+            if waiting:
+                self.greet()  # a site can come back during a long exchange
+                time.sleep(POLL)
 
 
 def flaw_in(note: Any) -> Refusal | None:
