@@ -6,6 +6,12 @@ hands it in, and `guards` accepts no other app at a site.
 
 from typing import Any
 
+COMPONENTS = {
+    "serverapp": "sagda.federation.flower.apps:server",
+    "clientapp": "sagda.federation.flower.apps:client",
+}
+SETTINGS = {"publisher": "sagda", "components": COMPONENTS, "config": {}}
+# The content of the app's pyproject.toml.
 APP: dict[str, Any] = {
     "project": {
         "name": "sagda-federation",
@@ -14,18 +20,7 @@ APP: dict[str, Any] = {
         "license": "MIT",
         "dependencies": [],
     },
-    "tool": {
-        "flwr": {
-            "app": {
-                "publisher": "sagda",
-                "components": {
-                    "serverapp": "sagda.federation.flower.apps:server",
-                    "clientapp": "sagda.federation.flower.apps:client",
-                },
-                "config": {},
-            }
-        }
-    },
+    "tool": {"flwr": {"app": SETTINGS}},
 }
 # The ServerApp's process inherits these from the SuperLink.
 FOLDER = "SAGDA_FOLDER"  # the run folder

@@ -95,15 +95,10 @@ def phase_names() -> list[str]:
     return sorted({phase.name for phase in phases})
 
 
-def client_app() -> ClientApp:
-    """A ClientApp with a handler for every message type that `messages` knows."""
-    app = ClientApp()
-    for name in phase_names():
-        app.train(name)(handle)
-    app.evaluate()(handle)
-    app.query("hello")(handle)
-    app.query("bye")(handle)
-    return app
-
-
-client = client_app()
+# It handles every message type that `messages.message_type` gives.
+client = ClientApp()
+client.evaluate()(handle)
+for query in ("hello", "bye"):
+    client.query(query)(handle)
+for phase_name in phase_names():
+    client.train(phase_name)(handle)

@@ -95,7 +95,7 @@ MAX_OBJECTS = 2000  # in one message
 MAX_HEADER = 1 << 18  # bytes of an object that is not a piece of an array
 ARRAY_PIECE = "ArrayChunk"  # Flower's type of the only objects that hold numbers
 
-DESCRIPTION, CONTENT_LIST = "pyproject.toml", ".info/CONTENT"
+APP_FILES = [".info/CONTENT", "pyproject.toml"]  # sorted
 MAX_APP_FILE = 1 << 16  # bytes
 
 
@@ -106,9 +106,7 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
         limit: gives the most bytes that one message may hold, at the time of a pull.
         patience: gives the seconds to wait for missing objects of a message.
     """
-    for part in GRID_PARTS:
-        part.get()
-    original, error = ORIGINAL_PULL.get(), PULL_ERROR.get()
+    _, original, error, *_ = [part.get() for part in GRID_PARTS]
 
     @functools.wraps(original)
     def pull(object_ids: list[str], pull_object_fn: Any, **options: Any) -> dict:
@@ -161,9 +159,7 @@ def flaw_of_object(content: bytes) -> str | None:
 
 def guard_node() -> None:
     """Run only sagda's app at this node, and repeat calls after server errors."""
-    for part in NODE_PARTS:
-        part.get()
-    pull, push, not_running = PULL_MESSAGE.get(), PUSH_MESSAGES.get(), NOT_RUNNING.get()
+    pull, push, not_running = [part.get() for part in NODE_PARTS]
 
     @functools.wraps(pull)
     def guarded_pull(**calls: Any) -> int | None:
@@ -193,12 +189,11 @@ def is_our_app(archive: bytes) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             entries = files.infolist()
-            names = sorted(entry.filename for entry in entries)
-            if names != sorted([DESCRIPTION, CONTENT_LIST]):
-                return False
-            if any(entry.file_size > MAX_APP_FILE for entry in entries):
-                return False
-            description = tomllib.loads(files.read(DESCRIPTION).decode())
+            return (
+                sorted(entry.filename for entry in entries) == APP_FILES
+                # Before anything is unpacked: an archive of bytes can hold gigabytes.
+                and all(entry.file_size <= MAX_APP_FILE for entry in entries)
+                and tomllib.loads(files.read("pyproject.toml").decode()) == APP
+            )
     except (zipfile.BadZipFile, ValueError, OSError, RuntimeError, NotImplementedError):
         return False
-    return description == APP
