@@ -13,18 +13,18 @@ LOOPBACK = ("127.0.0.1", "localhost")
 
 def address(flag: str, text: str) -> tuple[str, int]:
     """Host and port of HOST:PORT; `flag` names the source in the error message."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise BadValue(
             f"`{flag}` must be HOST:PORT, as in 10.0.0.1:9876, got {text!r}."
         )
     return host.strip("[]"), int(port)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port of `host` on which nothing listens now."""
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nothing listens now."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
