@@ -74,7 +74,10 @@ class JoinFlags:
         ),
     ] = None
     leave: Annotated[
-        bool, flag("Leave for good: the server removes this site's variate.", "state")
+        bool,
+        flag(
+            "Leave for good: the server removes this site's control variate.", "state"
+        ),
     ] = False
     patience: Annotated[
         float,
@@ -122,7 +125,9 @@ class JoinFlags:
 
 
 def serve(
-    config: Annotated[Path, flag("TOML file with the run's keys and [federation].")],
+    config: Annotated[
+        Path, flag("TOML file with the run's settings and a [federation] table.")
+    ],
     *,
     out: Annotated[
         Path | None, flag("Run folder (default: runs/ and the file's name).", "output")
@@ -194,7 +199,7 @@ def finished(
     end: Any, interrupt: Interrupt, folder: Path, advice: str, json: bool
 ) -> int:
     """Print how a federation ended, and its results; `end` is None if it stopped."""
-    if end is None:
+    if end.code is None:
         print(f"stopped; {advice} ({folder})", file=sys.stderr)
         return 128 + interrupt.number
     if end.code:

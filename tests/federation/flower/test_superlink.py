@@ -7,7 +7,7 @@ import pytest
 
 from sagda.check import BadValue
 from sagda.federation.flower import superlink
-from sagda.federation.flower.superlink import ServeEnd, ServerSupervisor
+from sagda.federation.flower.superlink import RunEnd, ServerSupervisor
 from sagda.federation.server.audit import read_audit
 
 DEAD = 2**22 + 1  # no process has this id
@@ -33,9 +33,6 @@ class Link:
     def report(self, **values):
         values = {"pid": DEAD, "rounds": 9, "sites": 2} | values
         (self.folder / "server" / "status.json").write_text(json.dumps(values))
-
-    def stop(self):
-        self.calls.append("stop")
 
     def restart(self):
         self.calls.append("restart")
@@ -65,7 +62,7 @@ def test_a_new_round_makes_up_for_a_restart(link):
     rounds = [{"state": "running", "round": i} for i in range(9)]
     done = {"state": "done", "round": 9, "code": 0, "sentence": ""}
     link.reports = [*rounds, done]
-    assert watched(link) == ServeEnd(0, "")
+    assert watched(link) == RunEnd(0, "")
     assert link.calls.count("run") == 10
 
 
@@ -75,7 +72,7 @@ def test_a_superlink_that_died_is_restarted_before_the_run(link):
     link.calls.clear()
     link.process.code = -9
     supervisor.check()
-    assert link.calls == ["stop", "restart", "enrol", "run"]
+    assert link.calls == ["restart", "enrol", "run"]
 
 
 def test_a_key_that_is_not_taken_does_not_end_the_run(link):
@@ -93,4 +90,4 @@ def test_a_key_that_is_not_taken_does_not_end_the_run(link):
 
 def test_a_failed_run_ends_with_its_sentence(link):
     link.reports = [{"state": "failed", "code": 4, "sentence": "too few"}]
-    assert watched(link) == ServeEnd(4, "too few")
+    assert watched(link) == RunEnd(4, "too few")

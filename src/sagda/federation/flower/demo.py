@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tomli_w
@@ -18,8 +18,9 @@ from sagda import network
 from sagda.data.datasets import load
 from sagda.data.partition import partition
 from sagda.federation.flower.processes import Process
+from sagda.federation.flower.superlink import RunEnd, Show
 from sagda.federation.server.results import SERVER
-from sagda.federation.server.status import FederationStatus, read_status
+from sagda.federation.server.status import read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import make_site
 
@@ -36,13 +37,6 @@ DAYS = 30  # for which the keys are valid
 PATIENCE = 40.0  # seconds: each of these processes has others to end first
 
 
-class DemoEnd(NamedTuple):
-    """How a demonstration ended."""
-
-    code: int | None  # of the process that ended it; None: the user stopped it
-    sentence: str  # the last line that this process wrote
-
-
 def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, Path]:
     """Write the server's configuration and each site's rows. Returns files by name.
 
@@ -51,30 +45,30 @@ def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, 
     federation = partition(
         load("a9a").train, "dirichlet", clients=sites, samples=ROWS, alpha=2.0, seed=0
     )
-    home = folder / "sites"
-    home.mkdir(parents=True, exist_ok=True)
+    data, home = federation.data, folder / "sites"
+    files = {f"site-{i}": home / f"site-{i}" / "rows.npz" for i in range(sites)}
+    for start, size, file in zip(
+        federation.start, federation.size, files.values(), strict=True
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        rows = slice(start, start + size)
+        np.savez(file, features=data.features[rows], label=data.label[rows])
     config = SETTINGS | {"algorithms": [algorithm], "rounds": rounds}
     config["federation"] = {"sites": sites, "test": "a9a"}
     (home / "federation.toml").write_text(tomli_w.dumps(config))
-    files = {}
-    for i in range(sites):
-        name = f"site-{i}"
-        (home / name).mkdir(exist_ok=True)
-        files[name] = home / name / "rows.npz"
-        rows = slice(federation.start[i], federation.start[i] + federation.size[i])
-        data = federation.data
-        np.savez(files[name], features=data.features[rows], label=data.label[rows])
     return files
 
 
 def demo(
     folder: Path,
     files: dict[str, Path],
-    show: Callable[[FederationStatus | None], None],
+    show: Show,
     stop: Callable[[], bool],
     site_options: Sequence[str] = (),
-) -> DemoEnd:
+) -> RunEnd:
     """Start a server and its sites, and wait for the server or a failing site to end.
+
+    The end's sentence is the last line of the process that ended first.
 
     Args:
         folder: the run folder, as `prepare` left it.
@@ -120,7 +114,7 @@ def demo(
             show(read_status(folder / SERVER))
             for site in sites:
                 if site.code:
-                    return DemoEnd(site.code, site.last_lines(1))
+                    return RunEnd(site.code, site.last_lines(1))
             time.sleep(0.25)
         show(read_status(folder / SERVER))
-        return DemoEnd(server.code, server.last_lines(1))
+        return RunEnd(server.code, server.last_lines(1))

@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,6 +81,7 @@ class SuperLinkProcess:
         return process
 
     def restart(self) -> None:
+        self.process.stop()  # its helpers may still run
         self.process = self.started()
 
     def flwr(self, *arguments: str) -> Process:
@@ -120,9 +120,6 @@ class SuperLinkProcess:
         if command.code:
             raise BadValue(f"Flower did not take the run: {command.last_lines()}")
 
-    def stop(self) -> None:
-        self.process.stop()
-
 
 def write_connection(home: Path, address: str, ca: Path | None) -> None:
     """Tell Flower's commands in `home` about a SuperLink, as `CONNECTION`."""
@@ -148,24 +145,10 @@ def check_enrolled(command: Process) -> None:
 Show = Callable[[FederationStatus | None], None]
 
 
-@dataclass
-class AppStart:
-    """The ServerApp as it was started last."""
-
-    since: float  # of the monotonic clock
-    pid: int | None = None  # once its process has written it into the status
-
-    def is_alive(self) -> bool:
-        """Whether its process runs, or still has time to start."""
-        if self.pid is None:
-            return time.monotonic() - self.since < START
-        return lives(self.pid)
-
-
-class ServeEnd(NamedTuple):
+class RunEnd(NamedTuple):
     """How a run ended."""
 
-    code: int  # an exit code of `sagda serve`
+    code: int | None  # an exit code of `sagda serve`. None: the user stopped the run
     sentence: str = ""  # why, unless the code is 0
 
 
@@ -184,40 +167,48 @@ class ServerSupervisor:
         self.folder = link.folder / SERVER
         self.audit = Audit(self.folder)
         self.updated = 0.0  # when keys and audit log were updated last
-        self.app = self.started_app()
+        self.started = self.start_app()
         self.starts = 1  # of the ServerApp since the last new round
 
-    def started_app(self) -> AppStart:
+    def start_app(self) -> float:
+        """Start the ServerApp. Returns when, by the monotonic clock."""
         # The old status must not be taken for the new process's.
         (self.folder / FILE).unlink(missing_ok=True)
-        app = AppStart(since=time.monotonic())
+        started = time.monotonic()
         self.link.run_app()
-        return app
+        return started
 
     def check(self) -> FederationStatus | None:
         """The run's status, after a restart of what has died."""
         status = read_status(self.folder)
-        if status is not None:
-            if status.code is not None:
-                return status
-            self.app.pid = status.pid
+        if status is None:
+            # The ServerApp's process has not written its status yet.
+            app_lives = time.monotonic() - self.started < START
+        elif status.code is not None:
+            return status
+        else:
+            app_lives = lives(status.pid)
         link_died = self.link.process.code is not None
-        if link_died or not self.app.is_alive():
+        if link_died or not app_lives:
             # A ServerApp without its SuperLink cannot reach anyone. It must be gone
             # before the next one starts, because it locks the folder.
-            if self.app.pid is not None and lives(self.app.pid):
-                os.kill(self.app.pid, signal.SIGKILL)
+            if status is not None and app_lives:
+                os.kill(status.pid, signal.SIGKILL)
             if link_died:
-                self.link.stop()  # its helpers may still run
                 self.link.restart()
                 self.link.enrol()
-            self.app = self.started_app()
+            self.started = self.start_app()
             self.starts += 1
         if time.monotonic() - self.updated > UPKEEP:
             self.updated = time.monotonic()
             try:
                 self.link.enrol()
-                self.update_proxy()
+                if self.proxy is not None:
+                    self.proxy.update()
+                    for peer, code, text in self.proxy.refusals():
+                        self.audit.write(
+                            "refused", name=peer, code=code, text=text, at="proxy"
+                        )
             except BadValue as trouble:
                 # It is tried again later: a run must not end for a key that Flower
                 # did not take, or for a moment without nginx.
@@ -225,16 +216,8 @@ class ServerSupervisor:
                 self.updated += TROUBLE
         return status
 
-    def update_proxy(self) -> None:
-        """Keep nginx running, and copy whom it turned away into the audit log."""
-        if self.proxy is None:
-            return
-        self.proxy.update()
-        for peer, code, text in self.proxy.refusals():
-            self.audit.write("refused", name=peer, code=code, text=text, at="proxy")
-
-    def watch(self, show: Show, stop: Callable[[], bool]) -> ServeEnd | None:
-        """Check four times a second until the run ends. None if `stop` said so before.
+    def watch(self, show: Show, stop: Callable[[], bool]) -> RunEnd:
+        """Check four times a second until the run ends, or until `stop` is true.
 
         `show` is called with each status.
         """
@@ -244,17 +227,17 @@ class ServerSupervisor:
             show(status)
             if status is not None:
                 if status.code is not None:
-                    return ServeEnd(status.code, status.sentence)
+                    return RunEnd(status.code, status.sentence)
                 # A committed round shows that the start was a good one.
                 if status.round > last:
                     last, self.starts = status.round, 1
             if self.starts > MAX_STARTS:
                 log = self.folder / "superlink.log"
-                return ServeEnd(
+                return RunEnd(
                     1, f"the server's process ended {MAX_STARTS} times; see {log}."
                 )
             time.sleep(0.25)
-        return None
+        return RunEnd(None)
 
 
 def serve(
@@ -267,8 +250,8 @@ def serve(
     reset: bool,
     show: Show,
     stop: Callable[[], bool],
-) -> ServeEnd | None:
-    """Serve the run in `folder` to its end. None if `stop` said so before.
+) -> RunEnd:
+    """Serve the run in `folder` to its end, or until `stop` is true.
 
     Args:
         folder: the run folder, with its configuration.
@@ -295,8 +278,8 @@ def serve(
             return ServerSupervisor(link, proxy).watch(show, stop)
         finally:
             if proxy is not None:
-                proxy.stop()
-            link.stop()
+                proxy.process.stop()
+            link.process.stop()
             # The ServerApp's process outlives its SuperLink, and locks the folder.
             status = read_status(home)
             if status is not None and runs_program(status.pid, "flwr-serverapp"):
