@@ -50,10 +50,10 @@ def server(tmp_path_factory):
     with contextlib.ExitStack() as stack:
         inside, outside = network.free_port(), network.free_port()
         link = SuperLinkProcess(folder / "run", "127.0.0.1", inside, keys)
-        stack.callback(link.stop)
+        stack.callback(lambda: link.process.stop())
         link.enrol()
         proxy = nginx.Proxy(folder / "proxy", "127.0.0.1", outside, keys, inside)
-        stack.callback(proxy.stop)
+        stack.callback(lambda: proxy.process.stop())
         yield Server(link, proxy, keys)
 
 

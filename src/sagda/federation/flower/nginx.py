@@ -72,22 +72,22 @@ def config_text(folder: Path, listen: str, superlink_port: int, keys: Keys) -> s
     template = jinja2.Template(
         Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
+        finalize=plain,
     )
     return template.render(
-        folder=plain(folder),
+        folder=folder,
         listen=listen,
         superlink_port=superlink_port,
         max_body=FLOWER_PIECE + MAX_FRAMING,
-        certificate=plain(keys.certificate),
-        key=plain(keys.key),
-        ca=plain(keys.ca),
+        keys=keys,
     )
 
 
-def plain(path: Path) -> str:
-    """An absolute path in a form that nginx reads without quotes."""
-    text = str(path.resolve())
+def plain(value: Any) -> Any:
+    """A value for the configuration: paths are absolute and need no quotes."""
+    if not isinstance(value, Path):
+        return value
+    text = str(value.resolve())
     if not re.fullmatch(r"[\w./+@%=:-]+", text):
         raise BadValue(
             f"{text} contains characters that nginx's configuration cannot hold; "
@@ -113,8 +113,8 @@ class Proxy:
         self.folder = durable.private(folder).resolve()
         self.host, self.port = host, port
         self.register = Register(keys.sites)
-        address = f"[{host}]" if ":" in host else host
-        text = config_text(self.folder, f"{address}:{port}", superlink_port, keys)
+        listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        text = config_text(self.folder, listen, superlink_port, keys)
         durable.write(self.folder / CONFIG, text)
         # Lines from before this start were reported by an earlier process.
         self.read = {name: self.size(name) for name in (ACCESS, ERRORS)}
@@ -156,27 +156,19 @@ class Proxy:
         elif self.write_sites():
             os.kill(self.process.pid, signal.SIGHUP)  # nginx reads its files again
 
-    def stop(self) -> None:
-        self.process.stop()
-
     def refusals(self) -> Iterator[TurnedAway]:
         """Who was turned away since the last call, each kind once a minute per peer."""
         names = {entry.header: entry.name for entry in self.register.now().values()}
         now = time.monotonic()
-        refusals = [
-            *(refusal_of_request(line, names) for line in self.new_lines(ACCESS)),
-            *(refusal_of_connection(line) for line in self.new_lines(ERRORS)),
-        ]
-        for refusal in refusals:
-            if refusal is None:
-                continue
+        refusals = [refusal_of_request(line, names) for line in self.new_lines(ACCESS)]
+        refusals += map(refusal_of_connection, self.new_lines(ERRORS))
+        for refusal in filter(None, refusals):
             kind = refusal.peer, refusal.code
-            if now - self.reported.get(kind, -REPORT) < REPORT:
-                continue
-            if len(self.reported) > MAX_REPORTED:
-                self.reported.clear()
-            self.reported[kind] = now
-            yield refusal
+            if now - self.reported.get(kind, -REPORT) >= REPORT:
+                if len(self.reported) > MAX_REPORTED:
+                    self.reported.clear()
+                self.reported[kind] = now
+                yield refusal
 
     def new_lines(self, name: str) -> list[str]:
         """Whole lines of a log since the last call, at most `MAX_LOG` bytes of them."""
@@ -213,17 +205,19 @@ def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
         return TurnedAway(peer, "superlink", text)
     if status == 400 and not request.get("tls"):
         return TurnedAway(peer, "plaintext", "a request without TLS")
-    if status == 400:
-        return TurnedAway(peer, "header", "a header that is too long or malformed")
-    if status == 401:
-        return TurnedAway(peer, "key", f"a key that is not admitted, at {path}")
-    if status == 403:
-        return TurnedAway(peer, "path", f"{path} is not open to other machines")
-    if status == 413:
-        return TurnedAway(peer, "size", f"{name} sent more than a request may hold")
-    if status >= 500 or status in (408, 499):
-        return TurnedAway(peer, "broken", f"a request of {name} ended with {status}")
-    return TurnedAway(peer, "request", f"a request of {name} ended with {status}")
+    broken = status >= 500 or status in (408, 499)
+    other = (
+        "broken" if broken else "request",
+        f"a request of {name} ended with {status}",
+    )
+    reasons = {
+        400: ("header", "a header that is too long or malformed"),
+        401: ("key", f"a key that is not admitted, at {path}"),
+        403: ("path", f"{path} is not open to other machines"),
+        413: ("size", f"{name} sent more than a request may hold"),
+    }
+    code, text = reasons.get(status, other)
+    return TurnedAway(peer, code, text)
 
 
 def refusal_of_connection(line: str) -> TurnedAway | None:
