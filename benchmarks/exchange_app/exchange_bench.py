@@ -32,7 +32,7 @@ def ours(message: Message, context: Context) -> Message:
     return handle(message, context)
 
 
-client.train(PHASE)(ours)
+client.train()(ours)
 client.query("hello")(ours)
 
 
@@ -40,6 +40,7 @@ client.query("hello")(ours)
 def main(grid: Grid, context: Context) -> None:
     """Alternate the two kinds of exchange, and write their times after each turn."""
     from sagda import durable
+    from sagda.federation.events import nobody
     from sagda.federation.flower.grid import GridSites
     from sagda.federation.server.rounds import FederatedRounds, first_state
     from sagda.federation.server.store import ServerStore, StoreLayout
@@ -48,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
 
     folder = Path(os.environ["BENCH_FOLDER"])
     wanted = int(os.environ["BENCH_EXCHANGES"])
-    sites, census = GridSites(grid, 120.0), {}
+    sites, census = GridSites(grid, 120.0, None, nobody), {}
     while len(census) < 2:
         census |= {site.name: site for site in sites.arrivals()}
         time.sleep(0.25)

@@ -1,4 +1,4 @@
-"""The ClientApp: its handlers, and what leaves a site when it fails."""
+"""The ClientApp: what leaves a site when it fails."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 
 from flwr.app.message import Message
 
-from sagda.federation.flower import apps, messages
+from sagda.federation.flower import messages
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -30,9 +30,3 @@ def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
     (reply,) = grid.pull_messages([key])
     letter = messages.UnreadLetter.of(reply.content).read()
     assert letter.note == ("site", "BadValue at the site.")
-
-
-def test_every_phase_of_every_algorithm_has_a_handler():
-    names = apps.phase_names()
-    assert {"local", "collect"} <= set(names)
-    assert all(name.isidentifier() for name in names)

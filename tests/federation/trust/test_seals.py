@@ -135,7 +135,7 @@ def test_what_answers_nothing_is_dropped(signed, tmp_path):
         found = list(pull(ids))
         strays = []
         for message in found:
-            other = Message(message.content, 1, "train.local")
+            other = Message(message.content, 1, "train")
             other.metadata.__dict__["_reply_to_message_id"] = ""
             strays += [other, other]
         return [*strays, *found]

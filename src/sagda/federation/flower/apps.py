@@ -17,7 +17,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from sagda.algorithms import ALGORITHMS
 from sagda.check import BadValue
 from sagda.federation.events import Notify
 from sagda.federation.flower.app_config import FOLDER, MODEL, REGISTER
@@ -35,6 +34,7 @@ from sagda.simulator.devices import keep_programs
 log = logging.getLogger("flwr")
 
 server = ServerApp()
+client = ClientApp()
 
 
 @server.main()
@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             "the run configuration needs `folder`, the path of the run folder; give "
             "it with --run-config."
         )
-    config = context.run_config.get("config") or None
+    config = context.run_config.get("config")
     if model := os.environ.get(MODEL):
         allow(model)
     keys = os.environ.get(REGISTER)
@@ -61,10 +61,14 @@ def main(grid: Grid, context: Context) -> None:
         Path(folder),
         connect,
         name=secrets.token_hex(8),
-        config=None if config is None else Path(str(config)),
+        config=Path(str(config)) if config else None,
     )
 
 
+@client.train()
+@client.evaluate()
+@client.query("hello")
+@client.query("bye")
 def handle(message: Message, context: Context) -> Message:
     """The site's answer to any letter, sealed if the site has a key."""
     signer, question = None, b""
@@ -86,19 +90,3 @@ def handle(message: Message, context: Context) -> Message:
         mark = mark_of(letter.text, letter.parcels, question)
         letter = letter._replace(seal=signer.seal(mark))
     return Message(records_of(letter), reply_to=message)
-
-
-def phase_names() -> list[str]:
-    """The names of all phases of all registered algorithms."""
-    algorithms = [make().build() for make in ALGORITHMS.values()]
-    phases = [p for a in algorithms for p in (*a.opening, *a.phases)]
-    return sorted({phase.name for phase in phases})
-
-
-# It handles every message type that `messages.message_type` gives.
-client = ClientApp()
-client.evaluate()(handle)
-for query in ("hello", "bye"):
-    client.query(query)(handle)
-for phase_name in phase_names():
-    client.train(phase_name)(handle)

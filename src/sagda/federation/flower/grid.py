@@ -21,10 +21,10 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from sagda.federation.events import Event, Notify, nobody
+from sagda.federation.events import Event, Notify
 from sagda.federation.flower.messages import (
+    MESSAGE_TYPES,
     UnreadLetter,
-    message_type,
     records_of,
     size_of,
 )
@@ -76,8 +76,8 @@ class GridSites:
         self,
         grid: Grid,
         timeout: float,
-        register: Register | None = None,
-        notify: Notify = nobody,
+        register: Register | None,
+        notify: Notify,
     ):
         self.grid, self.timeout = grid, timeout
         self.register, self.notify = register, notify
@@ -141,7 +141,7 @@ class GridSites:
             Message(
                 records_of(letter),
                 dst_node_id=node,
-                message_type=message_type(letter.note),
+                message_type=MESSAGE_TYPES[type(letter.note)],
                 ttl=ttl,
             )
             for node, _, letter in outgoing
@@ -222,21 +222,18 @@ class GridSites:
         except Refused as refused:
             return Letter(Fault(*refused.refusal))
         try:
-            letter = self.verified(unread, question.site)
+            # The seal comes first: nothing is parsed that no admitted site has sealed.
+            signer = self.register and self.register.who(unread.seal, unread.mark)
+            letter = unread.read()
+            # An introduction must carry its signer's name, an answer its site's seal.
+            name = question.site or getattr(letter.note, "name", signer)
+            if signer and signer != name:
+                raise Refused("name", f"{signer} answered as another site.")
         except Refused as refused:
-            letter = unread.refused(refused.refusal)
+            # The audit log shows its mark and seal.
+            fault = Fault(*refused.refusal)
+            letter = Letter(fault, mark=unread.mark, seal=unread.seal)
         self.framing += size_of(message) - letter.bytes
-        return letter
-
-    def verified(self, unread: UnreadLetter, site: str) -> Letter:
-        """The letter. Raises `Refused` if its sender is not who it must be."""
-        # The seal comes first: nothing is parsed that no admitted site has sealed.
-        signer = self.register and self.register.who(unread.seal, unread.mark)
-        letter = unread.read()
-        # An introduction must carry its signer's name, an answer its site's seal.
-        name = site or getattr(letter.note, "name", signer)
-        if signer and signer != name:
-            raise Refused("name", f"{signer} answered as another site.")
         return letter
 
     def introduce(self, node: int, letter: Letter) -> None:

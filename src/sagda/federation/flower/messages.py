@@ -11,13 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from sagda.federation.protocol.letters import (
     Bye,
     Evaluate,
-    Fault,
     Instruction,
     Introduce,
     Letter,
     mark_of,
 )
-from sagda.federation.protocol.messages import Refusal
 from sagda.federation.protocol.wire import Parcel, Part, Refused
 
 MAX_PARTS = 1000  # arrays in one letter
@@ -54,7 +52,7 @@ class UnreadLetter(NamedTuple):
         """
         try:
             text, seal = content["note"]["text"], content["note"].get("seal", "")
-            arrays = {n: r for n, r in content.items() if isinstance(r, ArrayRecord)}
+            arrays = content.array_records
             # Counted first, so that no time is spent on a flood of tiny arrays.
             if sum(len(record) for record in arrays.values()) > MAX_PARTS:
                 raise ValueError
@@ -76,17 +74,14 @@ class UnreadLetter(NamedTuple):
         letter = Letter.read(self.text, self.parcels)
         return letter._replace(mark=self.mark, seal=self.seal)
 
-    def refused(self, refusal: Refusal) -> Letter:
-        """A `Fault` in its place, with the mark and seal for the audit log."""
-        return Letter(Fault(*refusal), mark=self.mark, seal=self.seal)
 
-
-def message_type(note: Any) -> str:
-    """Flower's type of a message, which selects its handler: one per phase."""
-    if isinstance(note, Instruction):
-        return f"train.{note.phase}"
-    types = {Evaluate: "evaluate", Introduce: "query.hello", Bye: "query.bye"}
-    return types[type(note)]
+# Flower's type of a message, by the kind of note. `apps` has a handler for each.
+MESSAGE_TYPES: dict[type, str] = {
+    Instruction: "train",
+    Evaluate: "evaluate",
+    Introduce: "query.hello",
+    Bye: "query.bye",
+}
 
 
 def size_of(item: Any) -> int:
