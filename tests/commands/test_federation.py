@@ -128,13 +128,15 @@ def test_without_flower_the_extra_is_named(here, capsys, monkeypatch):
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     said = mistake(capsys, "serve", "good.toml")
-    assert said == "federations need Flower: pip install 'sagda[flower]'."
+    assert (
+        said == "federations need flwr 1.41, found none; pip install 'sagda[flower]'."
+    )
 
 
 def test_another_version_of_flower_is_refused(here, capsys, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.42.0")
     said = mistake(capsys, "serve", "good.toml")
-    assert said.startswith("federations need flwr 1.41, found flwr 1.42.0; pip")
+    assert said.startswith("federations need flwr 1.41, found 1.42.0; pip")
 
 
 def test_a_servers_file_comes_back_as_it_was_written(here):

@@ -1,6 +1,7 @@
 """The supervisor of a server's processes: what it restarts, and when it gives up."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,7 @@ class Link:
         self.calls.append("run")
         if self.reports:
             self.report(**self.reports.pop(0))
+        return time.monotonic()
 
     def report(self, **values):
         values = {"pid": DEAD, "rounds": 9, "sites": 2} | values

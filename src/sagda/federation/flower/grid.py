@@ -73,11 +73,7 @@ class GridSites:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        timeout: float,
-        register: Register | None,
-        notify: Notify,
+        self, grid: Grid, timeout: float, register: Register | None, notify: Notify
     ):
         self.grid, self.timeout = grid, timeout
         self.register, self.notify = register, notify
@@ -110,9 +106,7 @@ class GridSites:
         An empty register is taken for an operator's error: it bars nobody, so no
         control variate is lost.
         """
-        if self.register is None:
-            return []
-        admitted = self.register.now()
+        admitted = self.register.now() if self.register else {}
         return [name for name in names if admitted and name not in admitted]
 
     def greet(self, moments: bool = False) -> None:

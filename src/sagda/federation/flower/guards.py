@@ -60,23 +60,20 @@ class PrivatePart(NamedTuple):
 
 
 # On the server: the grid pulls the objects of a message, and then joins them.
-OBJECTS = "flwr.supercore.inflatable.inflatable_"
+OBJECT = "flwr.supercore.inflatable.inflatable_object"
+UTILS = "flwr.supercore.inflatable.inflatable_utils"
 PULL_OBJECTS = PrivatePart(
     "flwr.superlink.grid.http_grid", "pull_objects", ("object_ids", "pull_object_fn")
 )
 # The same function where it is defined, which no guard replaces.
 ORIGINAL_PULL = PrivatePart(
-    f"{OBJECTS}utils", "pull_objects", (*PULL_OBJECTS.parameters, "max_time")
+    UTILS, "pull_objects", (*PULL_OBJECTS.parameters, "max_time")
 )
-PULL_ERROR = PrivatePart(f"{OBJECTS}utils", "ObjectPullError")
+PULL_ERROR = PrivatePart(UTILS, "ObjectPullError")
 OBJECT_HEAD = PrivatePart(
-    f"{OBJECTS}object",
-    "get_object_head_values_from_object_content",
-    ("object_content",),
+    OBJECT, "get_object_head_values_from_object_content", ("object_content",)
 )
-OBJECT_BODY = PrivatePart(
-    f"{OBJECTS}object", "get_object_body", ("object_content", "cls")
-)
+OBJECT_BODY = PrivatePart(OBJECT, "get_object_body", ("object_content", "cls"))
 GRID_PARTS = (PULL_OBJECTS, ORIGINAL_PULL, PULL_ERROR, OBJECT_HEAD, OBJECT_BODY)
 
 # At a site: the node's two loops. Their parameters are the calls to the SuperLink.
@@ -125,8 +122,7 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
             return content
 
         # Without it a message whose objects never arrive blocks its thread for long.
-        options["max_time"] = patience()
-        contents = original(object_ids, fetch, **options)
+        contents = original(object_ids, fetch, **options | {"max_time": patience()})
         for object_id, content in contents.items():
             if flaw := flaw_of_object(content):
                 raise error(object_id, flaw)

@@ -60,29 +60,6 @@ def program() -> str:
     return nginx
 
 
-def config_text(folder: Path, listen: str, superlink_port: int, keys: Keys) -> str:
-    """The whole nginx.conf.
-
-    Args:
-        folder: nginx's own folder, for its configuration, logs and temporary files.
-        listen: HOST:PORT to listen on.
-        superlink_port: the SuperLink's port on the loopback interface.
-        keys: the coordinator's keys; nginx has the same certificate as the SuperLink.
-    """
-    template = jinja2.Template(
-        Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        finalize=plain,
-    )
-    return template.render(
-        folder=folder,
-        listen=listen,
-        superlink_port=superlink_port,
-        max_body=FLOWER_PIECE + MAX_FRAMING,
-        keys=keys,
-    )
-
-
 def plain(value: Any) -> Any:
     """A value for the configuration: paths are absolute and need no quotes."""
     if not isinstance(value, Path):
@@ -100,7 +77,7 @@ class Proxy:
     """A running nginx with its files in a folder.
 
     Args:
-        folder: nginx's own folder.
+        folder: nginx's own folder, for its configuration, logs and temporary files.
         host: the address to listen on.
         port: the port to listen on.
         keys: the coordinator's keys, and with them the register of admitted sites.
@@ -113,11 +90,24 @@ class Proxy:
         self.folder = durable.private(folder).resolve()
         self.host, self.port = host, port
         self.register = Register(keys.sites)
-        listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        text = config_text(self.folder, listen, superlink_port, keys)
+        template = jinja2.Template(
+            Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8"),
+            undefined=jinja2.StrictUndefined,
+            finalize=plain,
+        )
+        text = template.render(
+            folder=self.folder,
+            listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            superlink_port=superlink_port,
+            max_body=FLOWER_PIECE + MAX_FRAMING,
+            keys=keys,  # nginx has the same certificate as the SuperLink
+        )
         durable.write(self.folder / CONFIG, text)
-        # Lines from before this start were reported by an earlier process.
-        self.read = {name: self.size(name) for name in (ACCESS, ERRORS)}
+        self.read: dict[str, int] = {}  # bytes of each log that were read
+        for log in (self.folder / ACCESS, self.folder / ERRORS):
+            log.touch()
+            # Lines from before this start were reported by an earlier process.
+            self.read[log.name] = log.stat().st_size
         self.reported: dict[tuple[str, str], float] = {}  # (peer, code): when
         self.process = self.started()
 
@@ -161,7 +151,11 @@ class Proxy:
         names = {entry.header: entry.name for entry in self.register.now().values()}
         now = time.monotonic()
         refusals = [refusal_of_request(line, names) for line in self.new_lines(ACCESS)]
-        refusals += map(refusal_of_connection, self.new_lines(ERRORS))
+        # The error log has the connections that ended before they made a request.
+        for match in map(HANDSHAKE.match, self.new_lines(ERRORS)):
+            if match is not None:
+                text = f"no TLS connection: {match[1].rpartition(':')[2][:80]}"
+                refusals.append(TurnedAway(match[2], "tls", text))
         for refusal in filter(None, refusals):
             kind = refusal.peer, refusal.code
             if now - self.reported.get(kind, -REPORT) >= REPORT:
@@ -172,22 +166,18 @@ class Proxy:
 
     def new_lines(self, name: str) -> list[str]:
         """Whole lines of a log since the last call, at most `MAX_LOG` bytes of them."""
-        try:
-            with (self.folder / name).open("rb") as file:
-                file.seek(self.read[name])
-                content = file.read(MAX_LOG)
-        except FileNotFoundError:
-            return []
-        content = content[: content.rfind(b"\n") + 1]  # nginx may be writing the rest
-        self.read[name] += len(content)
-        if self.read[name] > MAX_LOG and self.read[name] == self.size(name):
-            os.truncate(self.folder / name, 0)  # nginx appends, so it starts anew
-            self.read[name] = 0
+        with (self.folder / name).open("a+b") as file:  # made anew if it was deleted
+            file.seek(self.read[name])
+            content = file.read(MAX_LOG)
+            # nginx may be writing the rest of the last line.
+            content = content[: content.rfind(b"\n") + 1]
+            self.read[name] += len(content)
+            if self.read[name] > MAX_LOG and self.read[name] == file.seek(
+                0, os.SEEK_END
+            ):
+                file.truncate(0)  # nginx appends, so it starts anew
+                self.read[name] = 0
         return [line.decode(errors="replace") for line in content.split(b"\n")]
-
-    def size(self, name: str) -> int:
-        path = self.folder / name
-        return path.stat().st_size if path.exists() else 0
 
 
 def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
@@ -205,25 +195,12 @@ def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
         return TurnedAway(peer, "superlink", text)
     if status == 400 and not request.get("tls"):
         return TurnedAway(peer, "plaintext", "a request without TLS")
-    broken = status >= 500 or status in (408, 499)
-    other = (
-        "broken" if broken else "request",
-        f"a request of {name} ended with {status}",
-    )
+    kind = "broken" if status >= 500 or status in (408, 499) else "request"
     reasons = {
         400: ("header", "a header that is too long or malformed"),
         401: ("key", f"a key that is not admitted, at {path}"),
         403: ("path", f"{path} is not open to other machines"),
         413: ("size", f"{name} sent more than a request may hold"),
     }
-    code, text = reasons.get(status, other)
+    code, text = reasons.get(status, (kind, f"a request of {name} ended with {status}"))
     return TurnedAway(peer, code, text)
-
-
-def refusal_of_connection(line: str) -> TurnedAway | None:
-    """The refusal in a line of the error log: a connection that made no request."""
-    match = HANDSHAKE.match(line)
-    if match is None:
-        return None
-    reason = match[1].rpartition(":")[2][:80]
-    return TurnedAway(match[2], "tls", f"no TLS connection: {reason}")

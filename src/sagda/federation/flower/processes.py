@@ -35,13 +35,11 @@ def need_flower() -> None:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        raise BadValue(
-            "federations need Flower: pip install 'sagda[flower]'."
-        ) from None
+        version = "none"
     # `guards` replaces private parts of Flower, which other versions may not have.
     if version.split(".")[:2] != FLOWER_VERSION.split("."):
         raise BadValue(
-            f"federations need flwr {FLOWER_VERSION}, found flwr {version}; "
+            f"federations need flwr {FLOWER_VERSION}, found {version}; "
             "pip install 'sagda[flower]'."
         )
 
@@ -93,10 +91,7 @@ class Process:
                 # Ctrl-C in the terminal reaches only us, who pass it on.
                 start_new_session=True,
             )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+        self.pid = self.process.pid
 
     @property
     def code(self) -> int | None:
@@ -144,26 +139,17 @@ class Process:
         return " / ".join(line.strip() for line in lines[-count:])
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs. One that is dead but not yet reaped does not."""
-    try:
-        os.kill(pid, 0)  # sends nothing, and raises if there is no such process
-        # After the name in parentheses, which may hold anything, comes the state.
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, OverflowError):
-        return False
-    except (OSError, IndexError):
-        return True  # another user's process, or a system without /proc
-    return state not in ("Z", "X")
+def lives(pid: int, word: str = "") -> bool:
+    """Whether a process runs, and has `word` in its command line.
 
-
-def runs_program(pid: int, word: str) -> bool:
-    """Whether a process runs with `word` in its command line.
-
-    Process ids are used again, so check this before killing one that a file names.
+    Process ids are used again: give a word before you kill one that a file names.
     """
     try:
-        # The command line of a process that is dead but not yet reaped is empty.
-        return word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
+        os.kill(pid, 0)  # sends nothing, and raises if there is no such process
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (ProcessLookupError, OverflowError):
         return False
+    except OSError:
+        return not word  # another user's process, or a system without /proc
+    # The line of a process that is dead but not yet reaped is empty.
+    return bool(line) and word.encode() in line

@@ -8,23 +8,21 @@ ServerApp would end, and a node would drop its site's answer.
 import logging
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 import httpx
 
 PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
 log = logging.getLogger("flwr")
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
-def again(call: Callable[P, T]) -> Callable[P, T]:
+def again(call: Callable[..., Any]) -> Callable[..., Any]:
     """`call` with up to three more attempts while the SuperLink answers with 5xx.
 
     Other errors are raised at once: with 4xx the request itself is wrong.
     """
 
-    def persistent(*args: P.args, **kwargs: P.kwargs) -> T:
+    def persistent(*args: Any, **kwargs: Any) -> Any:
         for pause in PAUSES:
             try:
                 return call(*args, **kwargs)

@@ -22,7 +22,7 @@ from sagda import durable, network
 from sagda.check import BadValue
 from sagda.federation.flower.app_config import APP, FOLDER, MODEL, REGISTER
 from sagda.federation.flower.nginx import Proxy
-from sagda.federation.flower.processes import Process, lives, program, runs_program
+from sagda.federation.flower.processes import Process, lives, program
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.results import RESET, SERVER
 from sagda.federation.server.status import FILE, FederationStatus, read_status
@@ -112,13 +112,17 @@ class SuperLinkProcess:
                 enrolled.append(entry.fingerprint)
                 durable.write(path, json.dumps(enrolled))
 
-    def run_app(self) -> None:
-        """Hand in sagda's app. Its ServerApp resumes the run in the folder."""
+    def run_app(self) -> float:
+        """Hand in sagda's app, which resumes the run in the folder. Returns when."""
+        # The old status must not be taken for the new process's.
+        (self.folder / SERVER / FILE).unlink(missing_ok=True)
+        started = time.monotonic()
         app = durable.private(self.home / "app")
         durable.write(app / "pyproject.toml", tomli_w.dumps(APP))
         command = self.flwr("run", str(app), CONNECTION)
         if command.code:
             raise BadValue(f"Flower did not take the run: {command.last_lines()}")
+        return started
 
 
 def write_connection(home: Path, address: str, ca: Path | None) -> None:
@@ -167,16 +171,8 @@ class ServerSupervisor:
         self.folder = link.folder / SERVER
         self.audit = Audit(self.folder)
         self.updated = 0.0  # when keys and audit log were updated last
-        self.started = self.start_app()
+        self.started = link.run_app()  # when the ServerApp was, by the monotonic clock
         self.starts = 1  # of the ServerApp since the last new round
-
-    def start_app(self) -> float:
-        """Start the ServerApp. Returns when, by the monotonic clock."""
-        # The old status must not be taken for the new process's.
-        (self.folder / FILE).unlink(missing_ok=True)
-        started = time.monotonic()
-        self.link.run_app()
-        return started
 
     def check(self) -> FederationStatus | None:
         """The run's status, after a restart of what has died."""
@@ -197,7 +193,7 @@ class ServerSupervisor:
             if link_died:
                 self.link.restart()
                 self.link.enrol()
-            self.started = self.start_app()
+            self.started = self.link.run_app()
             self.starts += 1
         if time.monotonic() - self.updated > UPKEEP:
             self.updated = time.monotonic()
@@ -282,5 +278,5 @@ def serve(
             link.process.stop()
             # The ServerApp's process outlives its SuperLink, and locks the folder.
             status = read_status(home)
-            if status is not None and runs_program(status.pid, "flwr-serverapp"):
+            if status is not None and lives(status.pid, "flwr-serverapp"):
                 os.kill(status.pid, signal.SIGKILL)
