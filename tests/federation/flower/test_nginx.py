@@ -182,7 +182,7 @@ def peers_refused_with(server, codes):
         return {refusal.code for refusal in refusals}
 
     until(lambda: codes <= read_codes())
-    return {refusal.peer for refusal in refusals}
+    return {refusal.name for refusal in refusals}
 
 
 def until(holds):

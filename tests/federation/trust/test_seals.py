@@ -103,6 +103,8 @@ def test_a_false_answer_is_refused_and_named(spoil, code, times, signed, tmp_pat
     assert [(line["name"], line["code"]) for line in found] == [
         ("site-2", code)
     ] * times
+    assert all(line["mark"] for line in found)
+    assert all(bool(line["seal"]) == (code != "unsigned") for line in found)
     saved = verify.read_saved(tmp_path / "run")
     assert saved.state.round == 2
     assert all(finding.holds for finding in verify.verify(saved, {}))

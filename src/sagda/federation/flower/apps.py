@@ -1,8 +1,8 @@
 """The ServerApp and the ClientApp that Flower runs: its entrances into sagda.
 
 Flower starts a process for the server of a run, and a new process for every message to
-a site. So a site keeps its state in its folder, and the server identifies it by its
-configured name, not by Flower's node id, which can change from start to start.
+a site. So a site keeps its state in its folder. The server identifies it by its
+configured name, because Flower's node id can change from start to start.
 
 Nothing is decided here. `grid` carries the server's letters, and
 `sagda.federation.site.folder` answers them at a site.

@@ -110,11 +110,10 @@ def demo(
             for name, file in files.items()
         ]
         # The server's code decides. A site that fails ends the demonstration at once.
-        while server.code is None and not stop():
+        ended = server
+        while ended.code is None and not stop():
             show(read_status(folder / SERVER))
-            for site in sites:
-                if site.code:
-                    return RunEnd(site.code, site.last_lines(1))
             time.sleep(0.25)
+            ended = next((site for site in sites if site.code), server)
         show(read_status(folder / SERVER))
-        return RunEnd(server.code, server.last_lines(1))
+        return RunEnd(ended.code, ended.last_lines(1))

@@ -115,10 +115,9 @@ class GridSites:
             return
         self.listed = time.monotonic()
         self.online = set(again(self.grid.get_node_ids)())
-        # A node that was offline is asked again: it can be another site now.
-        self.greeted &= self.online
         strangers = sorted(self.online - self.greeted)
-        self.greeted |= self.online
+        # A node that is offline now is asked again: it can be another site then.
+        self.greeted = set(self.online)
         # Every question has its own nonce, so a recorded answer cannot be replayed.
         introduce = lambda: Letter(Introduce(secrets.token_hex(16), moments))
         self.push([(node, "", introduce()) for node in strangers])

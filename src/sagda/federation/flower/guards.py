@@ -11,6 +11,7 @@ an error is better than a federation without its guards. All imports of flwr are
 because a node and a server load different halves of it.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -40,14 +41,12 @@ class PrivatePart(NamedTuple):
 
     def get(self) -> Any:
         """The function. Raises `BadValue` if this flwr has none like it."""
-        try:
+        with contextlib.suppress(ImportError, AttributeError):
             part = getattr(importlib.import_module(self.module), self.name)
             # Exceptions have no signature that could be read, and no parameters here.
             known = inspect.signature(part).parameters if self.parameters else {}
             if {*self.parameters} <= {*known}:
                 return part
-        except (ImportError, AttributeError):
-            pass
         version = importlib.metadata.version("flwr")
         raise BadValue(
             f"sagda needs {self.name}({', '.join(self.parameters)}) in {self.module} "
@@ -62,9 +61,8 @@ class PrivatePart(NamedTuple):
 # On the server: the grid pulls the objects of a message, and then joins them.
 OBJECT = "flwr.supercore.inflatable.inflatable_object"
 UTILS = "flwr.supercore.inflatable.inflatable_utils"
-PULL_OBJECTS = PrivatePart(
-    "flwr.superlink.grid.http_grid", "pull_objects", ("object_ids", "pull_object_fn")
-)
+GRID = "flwr.superlink.grid.http_grid"
+PULL_OBJECTS = PrivatePart(GRID, "pull_objects", ("object_ids", "pull_object_fn"))
 # The same function where it is defined, which no guard replaces.
 ORIGINAL_PULL = PrivatePart(
     UTILS, "pull_objects", (*PULL_OBJECTS.parameters, "max_time")

@@ -1,9 +1,9 @@
 """The door in front of the SuperLink, which lets in admitted sites and nobody else.
 
 Whoever reaches a SuperLink can submit an app that its nodes then run. So the SuperLink
-listens on the loopback interface, and nginx passes on only requests that begin with
-/v1/fleet/ and name the key of an admitted site. `nginx.conf.jinja` is its
-configuration. It does not check signatures: Flower and `grid` do.
+listens on the loopback interface only. nginx passes on requests that begin with
+/v1/fleet/ and name the key of an admitted site, and no others. `nginx.conf.jinja` is
+its configuration. It does not check signatures: Flower and `grid` do.
 """
 
 import json
@@ -26,7 +26,6 @@ from sagda.federation.trust.site_keys import Register
 
 FLOWER_PIECE = 5 << 20  # bytes: Flower sends arrays in pieces of this size
 MAX_FRAMING = 1 << 18  # bytes of a request in addition to one piece
-TEMPLATE = "nginx.conf.jinja"
 CONFIG, SITES, ACCESS, ERRORS = "nginx.conf", "sites.map", "access.log", "error.log"
 MAX_LOG = 1 << 22  # bytes of one of nginx's logs, after which it is emptied
 REPORT = 60.0  # seconds in which the same refusal is reported once
@@ -43,7 +42,7 @@ HANDSHAKE = re.compile(
 class TurnedAway(NamedTuple):
     """A request or connection that nginx refused."""
 
-    peer: str  # its address
+    name: str  # the address that it came from
     code: str
     text: str
 
@@ -91,7 +90,7 @@ class Proxy:
         self.host, self.port = host, port
         self.register = Register(keys.sites)
         template = jinja2.Template(
-            Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8"),
+            Path(__file__).with_name("nginx.conf.jinja").read_text(encoding="utf-8"),
             undefined=jinja2.StrictUndefined,
             finalize=plain,
         )
@@ -108,7 +107,7 @@ class Proxy:
             log.touch()
             # Lines from before this start were reported by an earlier process.
             self.read[log.name] = log.stat().st_size
-        self.reported: dict[tuple[str, str], float] = {}  # (peer, code): when
+        self.reported: dict[tuple[str, str], float] = {}  # (name, code): when
         self.process = self.started()
 
     def started(self) -> Process:
@@ -126,12 +125,12 @@ class Proxy:
     def write_sites(self) -> bool:
         """Write the admitted keys for nginx. Returns whether they have changed."""
         # The header is base64 and the name is checked, so neither needs escapes.
-        lines = [
+        text = "".join(
             f'"{entry.header}" 1; # {entry.name}\n'
             for entry in self.register.now().values()
             if not entry.expired
-        ]
-        path, text = self.folder / SITES, "".join(lines)
+        )
+        path = self.folder / SITES
         if path.exists() and path.read_text() == text:
             return False
         durable.write(path, text)
@@ -157,7 +156,7 @@ class Proxy:
                 text = f"no TLS connection: {match[1].rpartition(':')[2][:80]}"
                 refusals.append(TurnedAway(match[2], "tls", text))
         for refusal in filter(None, refusals):
-            kind = refusal.peer, refusal.code
+            kind = refusal.name, refusal.code
             if now - self.reported.get(kind, -REPORT) >= REPORT:
                 if len(self.reported) > MAX_REPORTED:
                     self.reported.clear()

@@ -10,9 +10,7 @@ from sagda.check import BadValue
 from sagda.federation.flower.guards import guard_node
 from sagda.federation.flower.processes import UNGUARDED
 
-
-def main() -> None:
-    """Run a SuperNode that refuses apps with code."""
+if __name__ == "__main__":
     try:
         guard_node()
     except BadValue as error:
@@ -21,7 +19,3 @@ def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
     flower_supernode()
-
-
-if __name__ == "__main__":
-    main()

@@ -201,10 +201,8 @@ class ServerSupervisor:
                 self.link.enrol()
                 if self.proxy is not None:
                     self.proxy.update()
-                    for peer, code, text in self.proxy.refusals():
-                        self.audit.write(
-                            "refused", name=peer, code=code, text=text, at="proxy"
-                        )
+                    for refusal in self.proxy.refusals():
+                        self.audit.write("refused", **refusal._asdict(), at="proxy")
             except BadValue as trouble:
                 # It is tried again later: a run must not end for a key that Flower
                 # did not take, or for a moment without nginx.
