@@ -74,10 +74,7 @@ class JoinFlags:
         ),
     ] = None
     leave: Annotated[
-        bool,
-        flag(
-            "Leave for good: the server removes this site's control variate.", "state"
-        ),
+        bool, flag("Leave for good: its control variate is removed.", "state")
     ] = False
     patience: Annotated[
         float,
@@ -125,9 +122,7 @@ class JoinFlags:
 
 
 def serve(
-    config: Annotated[
-        Path, flag("TOML file with the run's settings and a [federation] table.")
-    ],
+    config: Annotated[Path, flag("TOML file with settings and [federation].")],
     *,
     out: Annotated[
         Path | None, flag("Run folder (default: runs/ and the file's name).", "output")
@@ -198,7 +193,7 @@ def serve(
 def finished(
     end: Any, interrupt: Interrupt, folder: Path, advice: str, json: bool
 ) -> int:
-    """Print how a federation ended, and its results; `end` is None if it stopped."""
+    """Print how a federation ended, and its results. Returns the exit code."""
     if end.code is None:
         print(f"stopped; {advice} ({folder})", file=sys.stderr)
         return 128 + interrupt.number
@@ -302,7 +297,6 @@ def federation_demo(
     with interrupt, FederationDisplay(quiet=json) as display:
         display.say(f"starting a server and {sites} sites; logs are in {folder}")
         end = demo.demo(folder.resolve(), files, display, interrupt)
-    end = None if interrupt() else end
     code = finished(end, interrupt, folder, "finished rounds are in its folder", json)
     return code if code or json else verify(folder)
 
