@@ -33,16 +33,6 @@ def curves(
     )
 
 
-def rows(points: list[BoundPoint], over: str) -> list[dict[str, Any]]:
-    """The chart's data: a row per point and term, without zeros (the axis is log)."""
-    return [
-        {"x": getattr(point.setting, over), "term": term, "y": value}
-        for point in points
-        for term, value in point.bound.terms.items()
-        if value > 0
-    ]
-
-
 def chart(curves: Curves) -> dict[str, Any]:
     """Two charts next to each other: the bound and its terms over T and over K."""
     alt, _ = drawing()
@@ -51,12 +41,17 @@ def chart(curves: Curves) -> dict[str, Any]:
     log = alt.Scale(type="log", nice=False)
 
     def one(over: str, title: str) -> Any:
-        data = alt.InlineData(values=rows(getattr(curves, over), over))
+        rows = [
+            {"x": getattr(point.setting, over), "term": term, "y": value}
+            for point in getattr(curves, over)
+            for term, value in point.bound.terms.items()
+            if value > 0  # the axis is logarithmic
+        ]
         across = alt.X("x:Q", title=title, scale=log)
         up = alt.Y("y:Q", title="minimal bound on the mean of ‖∇Φ‖²", scale=log)
         across = across.axis(format="~s", tickCount=6, grid=False)
         up = up.axis(format=".0e", tickCount=6)
-        drawn = alt.Chart(data).mark_line(strokeWidth=1.8)
+        drawn = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=1.8)
         return drawn.encode(x=across, y=up, **lines).properties(width=340, height=260)
 
     return in_a_row([one("rounds", "rounds T"), one("local_steps", "local steps K")])
