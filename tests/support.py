@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 from pathlib import Path
 
 import jax
@@ -9,7 +10,9 @@ import numpy as np
 
 import sagda
 from sagda.data.federation import Federation, Table
+from sagda.federation.protocol.client import Cache
 from sagda.federation.site.folder import SiteFolder
+from sagda.federation.site.site import Site
 from sagda.simulator.run import Run
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +64,39 @@ def command(*arguments, capsys) -> tuple[int, str, str]:
 # Federations over Flower's own messages, in this process.
 
 SITES = 5
+
+
+class InProcess:
+    """Letters that arrive at once, in any order; `spoil` may change an answer.
+
+    Client i of the federation is the site called site-i.
+    """
+
+    framing = 0
+
+    def __init__(self, plan, federation, spoil=lambda name, letter: letter):
+        names = [f"site-{i}" for i in range(len(federation.size))]
+        self.disks = {name: Cache() for name in names}
+        self.plan, self.federation, self.spoil = plan, federation, spoil
+        self.nonces, self.rng = itertools.count(1), random.Random(0)
+        self.sites = {name: self.site(i) for i, name in enumerate(names)}
+
+    def site(self, i):
+        """Site i with the rows of client i, and the cache that is on its disk."""
+        start, size = self.federation.start[i], int(self.federation.size[i])
+        data = jax.tree.map(lambda a: a[start : start + size], self.federation.data)
+        rows = Federation.of(data, np.arange(size), np.array([size]))
+        name = f"site-{i}"
+        save = lambda cache: self.disks.__setitem__(name, cache)
+        return Site(self.plan, rows, self.disks[name], save, lambda: next(self.nonces))
+
+    def exchange(self, letters, **limits):
+        names = list(letters)
+        self.rng.shuffle(names)
+        for name in names:
+            answer = self.spoil(name, self.sites[name].handle(letters[name]))
+            if answer is not None:
+                yield name, answer
 
 
 class InProcessGrid:

@@ -43,8 +43,8 @@ def main(grid: Grid, context: Context) -> None:
     from sagda.federation.events import nobody
     from sagda.federation.flower.grid import GridSites
     from sagda.federation.server.rounds import FederatedRounds, first_state
-    from sagda.federation.server.store import ServerStore, StoreLayout
-    from sagda.federation.terms import Terms
+    from sagda.federation.server.store import ServerStore
+    from sagda.federation.terms import Options, Terms
     from sagda.runs.config import Config
 
     folder = Path(os.environ["BENCH_FOLDER"])
@@ -57,10 +57,11 @@ def main(grid: Grid, context: Context) -> None:
     terms = Terms.settle(Config(**rates), list(census.values()))
     plan = terms.plan("bench")
     home = durable.private(folder / "server")
-    store = ServerStore(home, StoreLayout.of(plan), terms.text, {})
+    store = ServerStore(home, plan, terms.text)
     state = first_state(plan, census)
+    options = Options(min_clients=2, filter="none")
     leader = FederatedRounds(
-        plan, state, sites, store.save, terms=terms.text, min_clients=2
+        plan, state, sites, store.save, terms=terms.text, options=options
     )
     size = leader.specs.down[PHASE].bytes
     times: dict[str, list[float]] = {"ours": [], "empty": []}

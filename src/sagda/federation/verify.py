@@ -56,10 +56,10 @@ def read_saved(folder: Path) -> SavedRun:
     manifest = Manifest.read(home)
     terms = Terms.read(manifest.terms)
     plan = terms.plan(manifest.run)
-    store = ServerStore.opened(home, plan, manifest)
-    state, first, total = store.load(manifest), store.layout.first, None
-    if store.layout.stores_sum:
-        arrays = store.read("state", manifest.content["state"], None)
+    store = ServerStore(home, plan, manifest.terms)
+    state, first, total = store.load(manifest), store.first, None
+    if plan.algorithm.mean is not None:
+        arrays = store.read("state", manifest.state, None)
         like = jax.tree.map(lambda a: np.zeros(np.shape(a), np.float64), first)
         total = Spec.of(like).restored(arrays, "total")
     return SavedRun(

@@ -1,21 +1,18 @@
 """Sites that lie: what they can do, and that V stays the sum of all variates."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
 
 import sagda
-from sagda.data.federation import Federation
 from sagda.federation import filters
 from sagda.federation.plan import Plan
-from sagda.federation.protocol.client import Cache
 from sagda.federation.protocol.messages import Reply
 from sagda.federation.server.evaluation import evaluate
 from sagda.federation.server.rounds import FederatedRounds, first_state
 from sagda.federation.server.store import total_of
-from sagda.federation.site.site import Site
+from sagda.federation.terms import Options
+from support import InProcess
 
 SITES, LIARS = 10, ("site-3", "site-7")
 NAMES = [f"site-{i}" for i in range(SITES)]
@@ -39,58 +36,43 @@ def clients():
     return split(1000)
 
 
-class Net:
-    """Sites in this process, of which some lie in their replies."""
+def lying(lie=None, silent=()):
+    """What becomes of an answer: some sites lie in their replies, some are silent."""
 
-    framing = 0
-
-    def __init__(self, plan, clients, lie=None, silent=()):
-        self.silent = silent
-        self.plan, self.lie, self.nonces = plan, lie, itertools.count(1)
-        self.sites = {}
-        for i, name in enumerate(NAMES):
-            own = slice(clients.start[i], clients.start[i] + clients.size[i])
-            data = jax.tree.map(lambda column, own=own: column[own], clients.data)
-            size = int(clients.size[i])
-            rows = Federation.of(data, np.arange(size), np.array([size]))
-            nonce = lambda: next(self.nonces)
-            self.sites[name] = Site(plan, rows, Cache(), lambda cache: None, nonce)
-
-    def exchange(self, letters, **limits):
-        for name, letter in letters.items():
-            answer = self.sites[name].handle(letter)
-            if answer is None or name in self.silent:
-                continue
-            note = answer.note
-            if self.lie is not None and name in LIARS and isinstance(note, Reply):
-                payload = {
-                    key: part._replace(data=self.false(part))
-                    for key, part in note.payload.items()
-                }
-                answer = answer._replace(note=note._replace(payload=payload))
-            yield name, answer
-
-    def false(self, part):
+    def false(part):
         array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
-        return LIES[self.lie](array).tobytes() if array.dtype.kind == "f" else part.data
+        return LIES[lie](array).tobytes() if array.dtype.kind == "f" else part.data
+
+    def spoil(name, answer):
+        if answer is None or name in silent:
+            return None
+        note = answer.note
+        if lie is None or name not in LIARS or not isinstance(note, Reply):
+            return answer
+        payload = {
+            key: part._replace(data=false(part)) for key, part in note.payload.items()
+        }
+        return answer._replace(note=note._replace(payload=payload))
+
+    return spoil
 
 
 def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options):
-    """The coordinator after so many rounds, V looked at after each."""
+    """The server after some rounds; V is checked after each of them."""
     method = sagda.algorithm(name, local_lr=0.05, server_lr=1.0, local_steps=5)
     problem = sagda.AUC.of(clients)
     plan = Plan(method, problem, "run", "digest", seed, None, SITES, clients.width)
     server = FederatedRounds(
-        plan, first_state(plan, NAMES), Net(plan, clients, lie, silent),
-        lambda state, records: None, min_clients=2, **options,
+        plan, first_state(plan, NAMES), InProcess(plan, clients, lying(lie, silent)),
+        lambda state, records: None, options=Options(min_clients=2, **options),
     )  # fmt: skip
     while server.state.round < rounds:
         assert server.attempt()
-        check_total(server)
+        check_total(server, lie)
     return server
 
 
-def check_total(server):
+def check_total(server, lie):
     """V over M is what the algorithm uses, and every v_i is its site's own."""
     field = server.algorithm.mean
     if field is None:
@@ -101,7 +83,7 @@ def check_total(server):
         np.testing.assert_array_equal((v / SITES).astype(used.dtype), used)
     for name, member in server.state.members.items():
         cache = server.transport.sites[name].protocol.cache
-        if name in LIARS and server.transport.lie is not None:
+        if name in LIARS and lie is not None:
             continue
         if member.version is not None:
             held = cache.pending

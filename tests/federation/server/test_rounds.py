@@ -1,8 +1,6 @@
 """Rounds over letters: every algorithm as in the simulator, and what is refused."""
 
-import itertools
 import json
-import random
 import tracemalloc
 
 import jax
@@ -12,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sagda
-from sagda.data.federation import Federation
 from sagda.federation.plan import Plan, Specs
 from sagda.federation.protocol.client import Cache
 from sagda.federation.protocol.letters import Letter
@@ -20,44 +17,10 @@ from sagda.federation.protocol.messages import Mismatch, Reply
 from sagda.federation.protocol.wire import Part, Refused
 from sagda.federation.server.evaluation import evaluate
 from sagda.federation.server.rounds import FederatedRounds, TooFew, first_state
-from sagda.federation.site.site import Site
-from support import flat, run64, uneven_table
+from sagda.federation.terms import Options
+from support import InProcess, flat, run64, uneven_table
 
 NAMES = ["site-0", "site-1", "site-2", "site-3", "site-4"]
-
-
-def alone(federation: Federation, i: int) -> Federation:
-    """Client i's rows, as it would load them itself."""
-    own = slice(federation.start[i], federation.start[i] + federation.size[i])
-    data = jax.tree.map(lambda column: column[own], federation.data)
-    size = int(federation.size[i])
-    return Federation.of(data, np.arange(size), np.array([size]))
-
-
-class InProcess:
-    """Letters that arrive at once, in any order; `spoil` may change an answer."""
-
-    def __init__(self, plan, federation, spoil=lambda name, letter: letter):
-        self.disks = {name: Cache() for name in NAMES}
-        self.plan, self.federation, self.spoil = plan, federation, spoil
-        self.nonces, self.rng = itertools.count(1), random.Random(0)
-        self.sites = {name: self.site(name) for name in NAMES}
-        self.framing = 0
-
-    def site(self, name):
-        keep = lambda cache: self.disks.__setitem__(name, cache)
-        rows = alone(self.federation, NAMES.index(name))
-        nonce = lambda: next(self.nonces)
-        return Site(self.plan, rows, self.disks[name], keep, nonce)
-
-    def exchange(self, letters, **limits):
-        names = list(letters)
-        self.rng.shuffle(names)
-        for name in names:
-            answer = self.sites[name].handle(letters[name])
-            answer = self.spoil(name, answer)
-            if answer is not None:
-                yield name, answer
 
 
 def plan_of(name, problem, **options):
@@ -66,7 +29,7 @@ def plan_of(name, problem, **options):
     return Plan(method, problem, "run", "digest", 4, 2, 3, width=4, float64=True)
 
 
-def coordinator(plan, net, save=lambda state, records: None, state=None, **options):
+def server_of(plan, net, save=lambda state, records: None, state=None, **options):
     state = first_state(plan, NAMES) if state is None else state
     return FederatedRounds(plan, state, net, save, **options)
 
@@ -98,7 +61,7 @@ def agree_in(name, clients):
     problem = sagda.DRO.of(clients)
     plan = plan_of(name, problem)
     net = InProcess(plan, clients)
-    server = coordinator(plan, net)
+    server = server_of(plan, net)
     state = server.run(4)
     run = simulated(plan, clients, 4)
     np.testing.assert_allclose(
@@ -114,7 +77,7 @@ def agree_in(name, clients):
 def test_clients_sums_give_the_simulators_columns(kind, share, clients):
     problem = sagda.DRO.of(clients) if kind == "dro" else sagda.AUC.of(clients)
     plan = plan_of("fsgda", problem)
-    server = coordinator(plan, InProcess(plan, clients))
+    server = server_of(plan, InProcess(plan, clients))
     found = evaluate(server, share).columns
     run = simulated(plan, clients, 1)
     phi = {"grad_phi_sq", "phi", "gap"}
@@ -131,7 +94,7 @@ def test_clients_sums_give_the_simulators_columns(kind, share, clients):
 @pytest.mark.slow
 def test_a_warm_start_agrees_too(clients):
     plan = plan_of("sagda-i", sagda.AUC.of(clients), start="warm")
-    state = coordinator(plan, InProcess(plan, clients)).run(3)
+    state = server_of(plan, InProcess(plan, clients)).run(3)
     run = simulated(plan, clients, 3)
     np.testing.assert_allclose(flat(state), flat(run.carry.state), rtol=1e-10)
 
@@ -139,13 +102,13 @@ def test_a_warm_start_agrees_too(clients):
 def test_both_sides_go_on_from_their_disks(clients):
     """The server restarts after round 2, a site loses its disk: nothing changes."""
     plan = plan_of("sagda-i", sagda.AUC.of(clients))
-    whole = coordinator(plan, InProcess(plan, clients)).run(6)
+    whole = server_of(plan, InProcess(plan, clients)).run(6)
     net, states = InProcess(plan, clients), []
     keep = lambda state, records: states.append(state)
-    coordinator(plan, net, keep).run(2)
+    server_of(plan, net, keep).run(2)
     net.disks["site-1"] = Cache()
-    net.sites = {name: net.site(name) for name in NAMES}
-    again = coordinator(plan, net, keep, state=states[-1], clock=9)
+    net.sites = {name: net.site(i) for i, name in enumerate(NAMES)}
+    again = server_of(plan, net, keep, state=states[-1], clock=9)
     state = again.run(6)
     np.testing.assert_array_equal(flat(state), flat(whole))
     members = states[-1].members
@@ -196,7 +159,7 @@ def test_what_is_not_as_specified_is_refused_and_the_round_continues(
 ):
     plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
     net = InProcess(plan, clients, spoiled(change))
-    server = coordinator(plan, net)
+    server = server_of(plan, net)
     server.run(2)
     assert server.traffic.refused == {code: 2}
     assert server.state.round == 2
@@ -205,7 +168,8 @@ def test_what_is_not_as_specified_is_refused_and_the_round_continues(
 def test_a_reply_that_is_too_long_is_refused(clients):
     plan = plan_of("fsgda", sagda.AUC.of(clients))._replace(cohort=5)
     net = InProcess(plan, clients)
-    server = coordinator(plan, net, bound=1e-9)
+    options = Options(min_clients=1, filter="none", bound=1e-9)
+    server = server_of(plan, net, options=options)
     with pytest.raises(TooFew, match="round 0 failed 2 times: fewer than 1 clients"):
         server.run(1, attempts=2)
     assert server.traffic.refused == {"norm": 10}
@@ -218,7 +182,8 @@ def test_too_few_answers_change_nothing(clients):
     states = []
     net = InProcess(plan, clients, lose)
     keep = lambda state, records: states.append(state)
-    server = coordinator(plan, net, keep, min_clients=4)
+    options = Options(min_clients=4, filter="none")
+    server = server_of(plan, net, keep, options=options)
     before = flat(server.state.variables)
     assert not server.attempt()
     np.testing.assert_array_equal(flat(server.state.variables), before)
@@ -262,13 +227,13 @@ ANYTHING = st.recursive(
 )
 
 
-class Desk:
+class ReplyCheck:
     """A server that waits for one reply, and the reply that it waits for."""
 
     def __init__(self, clients):
         plan = plan_of("sagda-i", sagda.AUC.of(clients))
         net = InProcess(plan, clients)
-        self.server = coordinator(plan, net)
+        self.server = server_of(plan, net)
         state = self.server.variables
         message = plan.algorithm.phases[0].broadcast(state)
         parcel = self.server.specs.down["local"].pack(message)
@@ -305,15 +270,15 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(clients):
-    return Desk(clients)
+def reply_check(clients):
+    return ReplyCheck(clients)
 
 
-def spoil_letters(desk, data):
+def spoil_letters(reply_check, data):
     """One valid reply with its note, its parcels or both changed at random places."""
-    text, parcels = desk.good.text, dict(desk.good.parcels)
+    text, parcels = reply_check.good.text, dict(reply_check.good.parcels)
     if data.draw(st.booleans()):
-        path = data.draw(st.sampled_from(desk.places))
+        path = data.draw(st.sampled_from(reply_check.places))
         text = changed(text, path, data.draw(ANYTHING))
     if data.draw(st.integers(0, 9)) == 0:
         text = data.draw(st.text(max_size=40))
@@ -334,34 +299,36 @@ def spoil_letters(desk, data):
         )
         payload[name] = part._replace(**change)
         parcels["payload"] = payload
-    found = desk.receive(text, parcels)
+    found = reply_check.receive(text, parcels)
     if found is not None:
-        desk.check(found)
+        reply_check.check(found)
 
 
-def test_the_reply_itself_is_taken(desk):
-    assert desk.receive(desk.good.text, desk.good.parcels) is not None
+def test_the_reply_itself_is_taken(reply_check):
+    assert (
+        reply_check.receive(reply_check.good.text, reply_check.good.parcels) is not None
+    )
 
 
 @given(data=st.data())
 @settings(max_examples=500, deadline=None)
-def test_malformed_replies_are_refused_and_stop_nothing(desk, data):
-    spoil_letters(desk, data)
+def test_malformed_replies_are_refused_and_stop_nothing(reply_check, data):
+    spoil_letters(reply_check, data)
 
 
 @pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=10_000, deadline=None)
-def test_so_are_ten_thousand_in_little_memory(desk, data):
-    spoil_letters(desk, data)
+def test_so_are_ten_thousand_in_little_memory(reply_check, data):
+    spoil_letters(reply_check, data)
 
 
-def test_a_claim_of_many_numbers_takes_no_memory(desk):
-    payload = dict(desk.good.note.payload)
+def test_a_claim_of_many_numbers_takes_no_memory(reply_check):
+    payload = dict(reply_check.good.note.payload)
     name = next(iter(payload))
     payload[name] = payload[name]._replace(shape=(10**11,))
     tracemalloc.start()
-    assert desk.receive(desk.good.text, {"payload": payload}) is None
+    assert reply_check.receive(reply_check.good.text, {"payload": payload}) is None
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20

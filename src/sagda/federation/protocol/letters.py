@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from sagda.federation.protocol.messages import Instruction, Mismatch, Reply, Version
+from sagda.federation.protocol.messages import Instruction, Mismatch, Reply
 from sagda.federation.protocol.wire import Parcel, Part, Refused
 
 LONGEST = 1 << 16  # characters of a letter's text
@@ -160,7 +160,9 @@ class Letter(NamedTuple):
             if not (isinstance(number, int) and isinstance(terms, str)):
                 raise Refused("format", "a letter must have a number and terms.")
             if isinstance(note, Fault):
-                note = note._replace(code=known_code(note.code), text=note.text[:200])
+                # Codes are counted and shown, so an unknown one becomes `site`.
+                code = note.code if note.code in CODES else "site"
+                note = note._replace(code=code, text=note.text[:200])
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
             raise Refused(
                 "format", "a letter must hold a note of the protocol."
@@ -198,11 +200,6 @@ def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> b
     return digest.digest()
 
 
-def known_code(code: str) -> str:
-    """The code, or `site` for one that we do not know: codes are counted and shown."""
-    return code if code in CODES else "site"
-
-
 def is_parcel(value: Any) -> bool:
     """Whether a value is parts by name; messages from outside may hold anything."""
     return isinstance(value, dict) and all(
@@ -215,8 +212,3 @@ def is_parcel(value: Any) -> bool:
 def adapter(kind: Any) -> TypeAdapter:
     """The validator of a kind of note, built once."""
     return TypeAdapter(kind)
-
-
-def version_of(value: Any) -> Version | None:
-    """A version from its JSON form."""
-    return None if value is None else adapter(Version).validate_python(value)

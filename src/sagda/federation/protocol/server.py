@@ -185,15 +185,13 @@ class ServerProtocol:
 
         The opening exchange commits 0 rounds.
         """
-        state = self.state._replace(
+        self.change(
+            members,
             round=self.state.round + rounds,
             variables=variables,
-            members=dict(members),
             traffic=traffic,
             opened=self.state.opened or rounds == 0,
         )
-        self.save(state)
-        self.state = state
         self.abandon()
 
     def join(self, name: str) -> None:
@@ -207,8 +205,7 @@ class ServerProtocol:
         """R13: remove the member and its memory in one commit."""
         if name in self.state.members:
             members = {k: v for k, v in self.state.members.items() if k != name}
-            self.live.pop(name, None)
-            self.accepted.pop(name, None)
+            self.reject(name)
             self.lost_memory.discard(name)
             self.change(members)
 
@@ -222,7 +219,7 @@ class ServerProtocol:
         self.change(members, epoch=self.state.epoch + 1)
 
     def change(self, members: Mapping[str, Member], **fields: Any) -> None:
-        """Commit another table of members, and other fields, outside of a round."""
+        """Commit a table of members and other fields: saved first, then in force."""
         state = self.state._replace(members=dict(members), **fields)
         self.save(state)
         self.state = state

@@ -121,11 +121,7 @@ class Spec(NamedTuple):
         for leaf in self.leaves:
             name = f"{prefix}/{leaf.name}"
             array = arrays.get(name)
-            if (
-                array is None
-                or array.shape != leaf.shape
-                or array.dtype.str != leaf.dtype
-            ):
+            if array is None or (array.dtype.str, array.shape) != leaf[1:]:
                 raise BadValue(
                     f"a file must hold an array {name} of shape {leaf.shape} and type "
                     f"{leaf.dtype}."

@@ -101,8 +101,8 @@ def ask(
             rounds.notify(Event.ACCEPTED, name=name, phase="evaluate", letter=letter)
         except Refused as refused:
             rounds.refuse(name, refused.refusal, letter)
-    traffic = rounds.traffic.evaluated(size)
-    rounds.traffic = traffic.framed(rounds.transport.framing - framing)
+    framing = rounds.transport.framing - framing
+    rounds.traffic = rounds.traffic.plus(evaluation=size, framing=framing)
     return answers
 
 

@@ -77,11 +77,7 @@ class FederatedRun:
             terms=self.terms.text,
             rows={name: site.rows for name, site in introductions.items()},
             clock=clock,
-            min_clients=options.min_clients,
-            bound=options.bound,
-            filter=options.filter,
-            faulty=options.faulty,
-            factor=options.norm_factor,
+            options=options,
             notify=notify,
         )
 

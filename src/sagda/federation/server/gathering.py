@@ -15,7 +15,7 @@ from sagda.federation.plan import Plan
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.server import ServerState
 from sagda.federation.server.rounds import first_state
-from sagda.federation.server.store import Manifest, ServerStore, StoreLayout
+from sagda.federation.server.store import Manifest, ServerStore
 from sagda.federation.terms import WIDEST, Options, Terms
 from sagda.federation.transport import Transport
 from sagda.runs.config import Config
@@ -114,7 +114,7 @@ def begin(folder: Path, gathering: Gathering, name: str) -> SettledRun:
     introductions = gathering.introductions
     terms = Terms.settle(gathering.config, list(introductions.values()))
     plan = terms.plan(name)
-    store = ServerStore(folder, StoreLayout.of(plan), terms.text, {})
+    store = ServerStore(folder, plan, terms.text)
     for site in introductions.values():
         store.introduce(site)
     return SettledRun(
@@ -137,7 +137,7 @@ def resume(folder: Path, config: Config) -> SettledRun:
             f"{', '.join(changed)}; choose another folder with --out."
         )
     plan = terms.plan(manifest.run)
-    store = ServerStore.opened(folder, plan, manifest)
+    store = ServerStore(folder, plan, manifest.terms)
     return SettledRun(terms=terms, plan=plan, state=store.load(manifest), store=store)
 
 

@@ -7,6 +7,7 @@ It makes no decisions about who takes part: see `server.federated_run`.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,12 +22,14 @@ from sagda.federation.protocol.letters import Fault, Letter
 from sagda.federation.protocol.messages import Instruction, Mismatch, Refusal, Reply
 from sagda.federation.protocol.server import Member, ServerProtocol, ServerState
 from sagda.federation.protocol.wire import Refused
-from sagda.federation.server.store import Record
+from sagda.federation.server.store import Record, memories_of
 from sagda.federation.server.traffic import Traffic
+from sagda.federation.terms import Options
 from sagda.federation.transport import Transport
 from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 
+UNFILTERED = Options(min_clients=1, filter="none")  # every answer is used
 AROUND = 1 << 20  # bytes of an answer that are not arrays
 # Refusals that only a false answer gets. Multi-Krum then has fewer liars left to find.
 POISON = (
@@ -75,23 +78,13 @@ def mean(*arrays: np.ndarray) -> np.ndarray:
     return (added(*arrays) / len(arrays)).astype(arrays[0].dtype)
 
 
+@dataclass
 class Exchanges:
     """The exchanges of one attempt at a round: who is asked, and who was accepted."""
 
-    def __init__(self, asked: list[str] | None):
-        self.asked = asked  # in the present phase; None: a cohort is still to be drawn
-        self.ever: set[str] = set(asked or ())  # in any phase of this attempt
-        self.accepted: dict[str, list[str]] = {}  # names by phase, sorted
-
-    def ask(self, names: list[str]) -> None:
-        """Ask another cohort from here on."""
-        self.asked = names
-        self.ever.update(names)
-
-    def accept(self, phase: str, names: Iterable[str]) -> list[str]:
-        """Only those that were accepted are asked in the next phase of this attempt."""
-        self.asked = self.accepted[phase] = sorted(names)
-        return self.asked
+    asked: list[str] | None  # in the present phase; None: a cohort is still to be drawn
+    ever: set[str] = field(default_factory=set)  # in any phase of this attempt
+    accepted: dict[str, list[str]] = field(default_factory=dict)  # by phase, sorted
 
 
 class FederatedRounds:
@@ -106,11 +99,7 @@ class FederatedRounds:
         rows: the number of rows by site, where known. It counts samples and bounds the
             size of answers.
         clock: seconds since 1970.
-        min_clients: accepted answers that every phase of a round needs.
-        bound: the largest Euclidean norm of a reply, or None.
-        filter: which answers are used: see `federation.filters`.
-        faulty: the number of sites that may lie, for multi-krum.
-        factor: how many times longer than the median an answer may be.
+        options: how many answers a round needs, and which of them it uses.
         notify: is called with every event.
         cohort: (phase) -> the names to ask, in place of the draw by the run's seed.
     """
@@ -125,25 +114,20 @@ class FederatedRounds:
         terms: str = "",
         rows: Mapping[str, int] | None = None,
         clock: int = 0,
-        min_clients: int = 1,
-        bound: float | None = None,
-        filter: str = "none",
-        faulty: int = 0,
-        factor: float = 30.0,
+        options: Options = UNFILTERED,
         notify: Notify = nobody,
         cohort: Callable[[Phase], list[str]] | None = None,
     ):
         plan.check()
         self.plan, self.specs, self.transport = plan, Specs.of(plan), transport
         self.terms, self.rows, self.notify = terms, dict(rows or {}), notify
-        self.min_clients, self.bound = min_clients, bound
-        self.filter, self.faulty, self.factor = filter, faulty, factor
+        self.options = options
         self.algorithm, self.first = plan.algorithm, plan.initial_memory()
         self.has_memory = bool(jax.tree.leaves(self.first))
         self.records: list[Record] = []  # of the next commit
         self.filtered: set[str] = set()  # left out by the filter in this attempt
         self.failed = 0  # attempts at the present round that were abandoned
-        self.traffic: Traffic = state.traffic or Traffic()
+        self.traffic: Traffic = state.traffic
         self.cohort = self.draw if cohort is None else cohort
         self.save_with_records = save
         self.protocol = ServerProtocol(state, clock, self.save, self.check, self.renew)
@@ -156,7 +140,12 @@ class FederatedRounds:
     @property
     def variables(self) -> Any:
         """The algorithm's state, with the mean of all memories if it has one."""
-        return self.with_mean(self.state.variables, self.state.members)
+        name, state = self.algorithm.mean, self.state
+        if name is None or not state.members:
+            return state.variables
+        # V / M comes from the table itself, so that errors cannot add up.
+        memories = memories_of(state.members, self.first)
+        return state.variables._replace(**{name: jax.tree.map(mean, *memories)})
 
     # What the protocol machine calls.
 
@@ -168,7 +157,7 @@ class FederatedRounds:
     def check(self, phase: str, parcel: Any) -> Refusal | None:
         """R3: why a payload is refused, if it is."""
         try:
-            self.specs.up[phase].unpack(parcel, self.bound)
+            self.specs.up[phase].unpack(parcel, self.options.bound)
         except Refused as refused:
             return refused.refusal
         return None
@@ -196,7 +185,7 @@ class FederatedRounds:
             if not left:
                 raise TooFew(
                     f"round {self.state.round} failed {attempts} times: fewer than "
-                    f"{self.min_clients} clients answered."
+                    f"{self.options.min_clients} clients answered."
                 )
         return self.variables
 
@@ -217,10 +206,10 @@ class FederatedRounds:
         except TooFew:
             self.protocol.abandon()
             self.failed += 1
-            self.traffic = self.traffic.abandoned()
+            self.traffic = self.traffic.plus(lost=1)
             self.notify(Event.ABANDONED, round=t)
             return False
-        self.traffic = self.traffic.spent(time.monotonic() - started)
+        self.traffic = self.traffic.plus(seconds=time.monotonic() - started)
         self.records.append(
             {
                 "round": None if opening else t,
@@ -246,12 +235,13 @@ class FederatedRounds:
         def exchange(phase: Phase, message: Any, carry: Any) -> Any:
             # `run_round` calls this once a phase: broadcast in, mean of replies out.
             if exchanges.asked is None or (phase.resample and not opening):
-                exchanges.ask(self.cohort(phase))
-            asked = exchanges.asked or []
-            accepted = self.ask(phase.name, on_host(message), asked)
-            if len(accepted) < self.min_clients:
+                exchanges.asked = self.cohort(phase)
+            exchanges.ever.update(exchanges.asked)
+            accepted = self.ask(phase.name, on_host(message), exchanges.asked)
+            if len(accepted) < self.options.min_clients:
                 raise TooFew
-            names = exchanges.accept(phase.name, accepted)
+            # Only accepted sites are asked in the next phase: they carry its values.
+            names = exchanges.asked = exchanges.accepted[phase.name] = sorted(accepted)
             spec = self.specs.up[phase.name]
             replies = [spec.unpack(accepted[name].payload) for name in names]
             share = len(replies) / len(self.state.members)
@@ -309,7 +299,7 @@ class FederatedRounds:
             for name, letter in self.counted(phase, letters):
                 refusal = self.receive(name, phase, letter)
                 if refusal is None:
-                    self.traffic = self.traffic.replied(phase)
+                    self.traffic = self.traffic.plus(answers={phase: 1})
                     self.notify(Event.ACCEPTED, name=name, phase=phase, letter=letter)
                 else:
                     self.refuse(name, refusal, letter)
@@ -326,7 +316,8 @@ class FederatedRounds:
         memory = instruction.memory
         if memory is not None:
             memory = self.specs.memory.pack(memory)
-        note = instruction._replace(memory=memory, min_clients=self.min_clients)
+        least = self.options.min_clients
+        note = instruction._replace(memory=memory, min_clients=least)
         return Letter(note, self.state.members[name].number, self.terms)
 
     def receive(self, name: str, phase: str, letter: Letter) -> Refusal | None:
@@ -347,11 +338,12 @@ class FederatedRounds:
         (R11).
         """
         accepted, spec = self.protocol.accepted, self.specs.up[phase]
-        faulty = max(0, self.faulty - liars)
-        if len(accepted) < filters.least(self.filter, faulty):
+        filter, factor = self.options.filter, self.options.norm_factor
+        faulty = max(0, self.options.faulty - liars)
+        if len(accepted) < filters.least(filter, faulty):
             raise TooFew
         replies = {name: spec.unpack(accepted[name].payload) for name in accepted}
-        reasons = filters.left_out(self.filter, faulty, self.factor, replies)
+        reasons = filters.left_out(filter, faulty, factor, replies)
         for name, why in reasons.items():
             self.protocol.reject(name)
             self.filtered.add(name)
@@ -359,7 +351,7 @@ class FederatedRounds:
 
     def refuse(self, name: str, refusal: Refusal, letter: Letter | None = None) -> None:
         """Count a refused answer and notify the listener."""
-        self.traffic = self.traffic.refusal(refusal.code)
+        self.traffic = self.traffic.plus(refused={refusal.code: 1})
         code, text = refusal
         self.notify(Event.REFUSED, name=name, code=code, text=text, letter=letter)
 
@@ -369,12 +361,14 @@ class FederatedRounds:
         """An exchange whose letters are counted in `traffic`."""
         framing = self.transport.framing
         for name, letter in letters.items():
-            rows = self.rows.get(name, 0)
-            self.traffic = self.traffic.sent(phase, letter.bytes, rows)
+            rows = {phase: self.rows.get(name, 0)}
+            self.traffic = self.traffic.plus(
+                down=letter.bytes, asked={phase: 1}, rows=rows
+            )
         for name, letter in self.exchange(letters):
-            self.traffic = self.traffic.received(letter.bytes)
+            self.traffic = self.traffic.plus(up=letter.bytes)
             yield name, letter
-        self.traffic = self.traffic.framed(self.transport.framing - framing)
+        self.traffic = self.traffic.plus(framing=self.transport.framing - framing)
 
     def exchange(
         self, letters: Mapping[str, Letter], seconds: float | None = None
@@ -404,12 +398,3 @@ class FederatedRounds:
         """R8: set every v_i back to its first value, and record it."""
         self.records.append({"reset": self.state.epoch + 1})
         self.protocol.reset()
-
-    def with_mean(self, variables: Any, members: Mapping[str, Member]) -> Any:
-        """The algorithm's state with V / M from the table itself, so without drift."""
-        field = self.algorithm.mean
-        if field is None or not members:
-            return variables
-        memories = [members[name].memory for name in sorted(members)]
-        memories = [self.first if memory is None else memory for memory in memories]
-        return variables._replace(**{field: jax.tree.map(mean, *memories)})

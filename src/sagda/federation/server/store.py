@@ -18,7 +18,8 @@ import safetensors.numpy
 from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.plan import Plan, Specs, added
-from sagda.federation.protocol.letters import Introduction, version_of
+from sagda.federation.protocol.letters import Introduction, adapter
+from sagda.federation.protocol.messages import Version
 from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
 from sagda.federation.server.traffic import Traffic
@@ -26,85 +27,67 @@ from sagda.federation.server.traffic import Traffic
 SCHEMA = 1
 MANIFEST, LOG = "manifest.json", "log.jsonl"
 ARRAYS = ".safetensors"
-KEYS = {
-    "run", "terms", "introductions", "incarnation", "round", "epoch", "opened",
-    "traffic", "members", "state", "log",
-}  # fmt: skip
+AS_THEY_ARE = ("run", "incarnation", "round", "epoch", "opened", "traffic")
 Record = dict[str, Any]  # a line of the log: a round, a row of the history, a departure
 
 
-class Manifest(NamedTuple):
-    """A manifest that was read, and its own digest."""
+class ArrayFile(NamedTuple):
+    """A file of arrays in the server's folder."""
 
-    content: dict[str, Any]
-    digest: str
+    name: str
+    sha256: str
+
+
+class MemberEntry(NamedTuple):
+    """A member as the manifest has it; its memory is in a file of its own."""
+
+    number: int
+    missed: int
+    version: Version | None
+    memory: ArrayFile | None  # None: the first memory
+
+
+class LogPart(NamedTuple):
+    """How much of the log counts: a killed server may have appended more."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(NamedTuple):
+    """The content of manifest.json: the run's state, with arrays and log by digest."""
+
+    schema: int
+    run: str
+    terms: str
+    introductions: dict[str, Introduction]
+    incarnation: int
+    round: int
+    epoch: int
+    opened: bool
+    traffic: Traffic
+    members: dict[str, MemberEntry]
+    state: ArrayFile
+    log: LogPart
+    previous: str  # the digest of the manifest before this one
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """The manifest in a server's folder; raises BadValue if it is damaged."""
         path = folder / MANIFEST
         try:
-            text = durable.read(path)
-            content = json.loads(text)
-            schema = content["schema"]
-            if schema == SCHEMA:
-                check_content(content)
+            content = json.loads(durable.read(path))
+            if (schema := content["schema"]) == SCHEMA:
+                return adapter(cls).validate_python(content)
         except FileNotFoundError:
             raise BadValue(
                 f"{path} does not exist: this folder holds no server's state."
             ) from None
         except (ValueError, KeyError, TypeError):
             raise BadValue(f"{path} is damaged or not a server's manifest.") from None
-        if schema != SCHEMA:
-            raise BadValue(
-                f"{path}: `schema` must be {SCHEMA} for this version, got {schema!r}."
-            )
-        return cls(content, durable.digest(text))
-
-    @property
-    def run(self) -> str:
-        """The run's name."""
-        return self.content["run"]
-
-    @property
-    def terms(self) -> str:
-        """The run's terms, as `Terms.read` takes them."""
-        return self.content["terms"]
-
-    @property
-    def introductions(self) -> dict[str, Introduction]:
-        """What every site said of its rows, by name."""
-        stored = self.content["introductions"]
-        return {name: Introduction(**fields) for name, fields in stored.items()}
-
-
-class StoreLayout(NamedTuple):
-    """The shapes by which a store reads and writes arrays."""
-
-    config: str  # the digest of the configuration
-    memory: Spec
-    variables: Spec
-    stores_sum: bool  # whether the algorithm uses V, the sum of all memories
-    first: Any  # the first memory
-
-    @classmethod
-    def of(cls, plan: Plan) -> "StoreLayout":
-        """The layout for a plan."""
-        return cls(
-            config=plan.config,
-            memory=Specs.of(plan).memory,
-            variables=Spec.of(plan.initial_variables()),
-            stores_sum=plan.algorithm.mean is not None,
-            first=plan.initial_memory(),
+        raise BadValue(
+            f"{path}: `schema` must be {SCHEMA} for this version, got {schema!r}."
         )
-
-
-class StoredFile(NamedTuple):
-    """A file of arrays that the manifest names."""
-
-    source: Any  # identifies the content: written again only if this changes
-    name: str
-    sha256: str
 
 
 class ServerStore:
@@ -112,36 +95,19 @@ class ServerStore:
 
     Args:
         folder: the server's own folder.
-        layout: the shapes of all arrays.
-        terms: the run's terms, as every manifest has them.
-        introductions: what the sites said, by name; see `introduce`.
-        previous: the digest of the manifest in the folder, if there is one.
+        plan: the settled run, which determines the shapes of all arrays.
+        terms: the run's terms, which the manifest contains.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: StoreLayout,
-        terms: str,
-        introductions: Mapping[str, Introduction],
-        previous: str = "",
-    ):
-        self.folder, self.layout, self.terms = folder, layout, terms
-        self.introductions = dict(introductions)
-        self.previous = previous
-        self.files: dict[str, StoredFile] = {}  # by slot: "state", "member-NAME"
+    def __init__(self, folder: Path, plan: Plan, terms: str):
+        self.folder, self.plan, self.terms = folder, plan, terms
+        self.memory, self.first = Specs.of(plan).memory, plan.initial_memory()
+        self.variables = Spec.of(plan.initial_variables())
+        self.introductions: dict[str, Introduction] = {}
+        self.previous = ""  # the digest of the manifest in the folder
+        # By slot ("state", "member-NAME"): the file, and what its content follows from.
+        self.files: dict[str, tuple[Any, ArrayFile]] = {}
         self.log_bytes, self.log_hash = 0, hashlib.sha256()
-
-    @classmethod
-    def opened(cls, folder: Path, plan: Plan, manifest: Manifest) -> "ServerStore":
-        """The store of a run that the folder holds."""
-        return cls(
-            folder,
-            StoreLayout.of(plan),
-            manifest.terms,
-            manifest.introductions,
-            manifest.digest,
-        )
 
     def introduce(self, introduction: Introduction) -> None:
         """Remember what a site said; the next commit writes it."""
@@ -168,66 +134,62 @@ class ServerStore:
         source = state.round, state.opened, state.epoch, tuple(sorted(members))
         variables = self.file("state", lambda: self.state_arrays(state), source)
         self.append(records)
-        introductions = {n: i._asdict() for n, i in self.introductions.items()}
-        content = {
-            "schema": SCHEMA,
-            "run": state.run,
-            "terms": self.terms,
-            "introductions": introductions,
-            "incarnation": state.incarnation,
-            "round": state.round,
-            "epoch": state.epoch,
-            "opened": state.opened,
-            "traffic": (state.traffic or Traffic())._asdict(),
-            "members": members,
-            "state": variables,
-            "log": {"bytes": self.log_bytes, "sha256": self.log_hash.hexdigest()},
-            "previous": self.previous,
-        }
-        text = json.dumps(content, indent=1) + "\n"
+        fields = {name: getattr(state, name) for name in AS_THEY_ARE}
+        manifest = Manifest(
+            schema=SCHEMA,
+            terms=self.terms,
+            introductions=self.introductions,
+            members=members,
+            state=variables,
+            log=LogPart(self.log_bytes, self.log_hash.hexdigest()),
+            previous=self.previous,
+            **fields,
+        )
+        text = json.dumps(by_name(manifest), indent=1) + "\n"
         self.previous = durable.write(self.folder / MANIFEST, text)
-        used = {file.name for file in self.files.values()}
+        used = {file.name for _, file in self.files.values()}
         for path in self.folder.glob(f"*{ARRAYS}*"):
             if path.name not in used:
                 durable.remove(path)
 
-    def entry(self, name: str, member: Member) -> dict[str, Any]:
-        """A member as the manifest has it; its memory is in a file of its own.
+    def entry(self, name: str, member: Member) -> MemberEntry:
+        """A member's entry in the manifest.
 
         A version names one value for ever, so only members that were accepted in this
         round have their files written.
         """
-        entry = {
-            "number": member.number,
-            "missed": member.missed,
-            "version": member.version,
-        }
-        if member.memory is None:
-            return entry
-        arrays = lambda: self.layout.memory.named(member.memory, "memory")
-        return entry | self.file(f"member-{name}", arrays, member.version)
+        file = None
+        if member.memory is not None:
+            arrays = lambda: self.memory.named(member.memory, "memory")
+            file = self.file(f"member-{name}", arrays, member.version)
+        return MemberEntry(
+            number=member.number,
+            missed=member.missed,
+            version=member.version,
+            memory=file,
+        )
 
     def state_arrays(self, state: ServerState) -> dict[str, np.ndarray]:
         """The algorithm's state, and V if the algorithm uses the mean V / M."""
-        arrays = self.layout.variables.named(state.variables, "state")
-        if self.layout.stores_sum:
-            total = total_of(state.members, self.layout.first)
+        arrays = self.variables.named(state.variables, "state")
+        if self.plan.algorithm.mean is not None:
+            total = total_of(state.members, self.first)
             arrays |= Spec.of(total).named(total, "total")
         return arrays
 
     def file(
         self, slot: str, arrays: Callable[[], dict[str, np.ndarray]], source: Any
-    ) -> dict[str, str]:
-        """Name and digest of a slot's file, written again if its source has changed."""
-        stored = self.files.get(slot)
-        if stored is None or stored.source != source:
+    ) -> ArrayFile:
+        """A slot's file, written again if `source` has changed since the last time."""
+        before, file = self.files.get(slot, (None, None))
+        if file is None or before != source:
             content = safetensors.numpy.save(arrays())
             digest = durable.digest(content)
             # The digest in the name keeps the last manifest's file until the next one.
-            stored = StoredFile(source, f"{slot}-{digest[:16]}{ARRAYS}", digest)
-            durable.write(self.folder / stored.name, content)
-            self.files[slot] = stored
-        return {"file": stored.name, "sha256": stored.sha256}
+            file = ArrayFile(f"{slot}-{digest[:16]}{ARRAYS}", digest)
+            durable.write(self.folder / file.name, content)
+            self.files[slot] = source, file
+        return file
 
     def append(self, records: list[Record]) -> None:
         """Add records to the log. They count once a manifest covers them."""
@@ -244,53 +206,48 @@ class ServerStore:
     def load(self, manifest: Manifest) -> ServerState:
         """The state that a manifest names; the digest of every file is checked."""
         self.records()
-        content, layout = manifest.content, self.layout
+        self.introductions = dict(manifest.introductions)
+        self.previous = durable.digest(durable.read(self.folder / MANIFEST))
         members = {}
-        for name, entry in content["members"].items():
-            version, memory = version_of(entry["version"]), None
-            if "file" in entry:
-                arrays = self.read(f"member-{name}", entry, version)
-                memory = layout.memory.restored(arrays, "memory")
+        for name, entry in manifest.members.items():
+            memory = None
+            if entry.memory is not None:
+                arrays = self.read(f"member-{name}", entry.memory, entry.version)
+                memory = self.memory.restored(arrays, "memory")
             members[name] = Member(
-                version=version,
+                version=entry.version,
                 memory=memory,
-                missed=entry["missed"],
-                number=entry["number"],
+                missed=entry.missed,
+                number=entry.number,
             )
-        arrays = self.read("state", content["state"], None)
+        arrays = self.read("state", manifest.state, None)
+        fields = {name: getattr(manifest, name) for name in AS_THEY_ARE}
         return ServerState(
-            run=content["run"],
-            config=layout.config,
-            incarnation=content["incarnation"],
-            round=content["round"],
-            variables=layout.variables.restored(arrays, "state"),
+            config=self.plan.config,
+            variables=self.variables.restored(arrays, "state"),
             members=members,
-            epoch=content["epoch"],
-            traffic=Traffic(**content["traffic"]),
-            opened=content["opened"],
+            **fields,
         )
 
-    def read(self, slot: str, entry: dict[str, str], source: Any) -> dict[str, Any]:
+    def read(self, slot: str, file: ArrayFile, source: Any) -> dict[str, Any]:
         """The arrays of a file that a manifest names."""
-        path = self.folder / Path(entry["file"]).name
+        # The name comes from a file: only its last part is used as a path.
+        path = self.folder / Path(file.name).name
         try:
             content = durable.read(path)
         except FileNotFoundError:
             raise BadValue(f"{path} is missing, which the manifest names.") from None
-        if durable.digest(content) != entry["sha256"]:
-            raise BadValue(f"{path} is damaged: its sha256 is not the manifest's.")
-        self.files[slot] = StoredFile(source, path.name, entry["sha256"])
+        check_digest(path, content, file.sha256)
+        self.files[slot] = source, file
         return safetensors.numpy.load(content)
 
     def records(self) -> list[Record]:
         """The records that the manifest in the folder covers."""
-        entry = json.loads((self.folder / MANIFEST).read_bytes())["log"]
+        entry = LogPart(**json.loads((self.folder / MANIFEST).read_bytes())["log"])
         path = self.folder / LOG
-        # A killed server may have appended lines that no manifest covers.
-        content = path.read_bytes()[: entry["bytes"]] if path.exists() else b""
+        content = path.read_bytes()[: entry.bytes] if path.exists() else b""
+        check_digest(path, content, entry.sha256)
         self.log_bytes, self.log_hash = len(content), hashlib.sha256(content)
-        if self.log_hash.hexdigest() != entry["sha256"]:
-            raise BadValue(f"{path} is damaged: its sha256 is not the manifest's.")
         return [json.loads(line) for line in content.splitlines()]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -303,15 +260,19 @@ class ServerStore:
         return records[-1].get("calibration") if records else None
 
 
-def check_content(content: dict[str, Any]) -> None:
-    """Raise if a manifest lacks a key, or has values of another kind."""
-    if not set(content) >= KEYS:
-        raise KeyError
-    Traffic(**content["traffic"])
-    for fields in content["introductions"].values():
-        Introduction(**fields)
-    for entry in content["members"].values():
-        version_of(entry["version"])
+def check_digest(path: Path, content: bytes, sha256: str) -> None:
+    """Raise if a file has another content than the manifest says."""
+    if durable.digest(content) != sha256:
+        raise BadValue(f"{path} is damaged: its sha256 is not the manifest's.")
+
+
+def by_name(value: Any) -> Any:
+    """A value for JSON: each NamedTuple in it as a dict, which a person can read."""
+    if (as_dict := getattr(value, "_asdict", None)) is not None:
+        value = as_dict()
+    if isinstance(value, dict):
+        return {key: by_name(inner) for key, inner in value.items()}
+    return value
 
 
 def holds_run(folder: Path) -> bool:
@@ -319,9 +280,13 @@ def holds_run(folder: Path) -> bool:
     return (folder / MANIFEST).exists()
 
 
-def total_of(members: Mapping[str, Member], first: Any) -> Any:
-    """V, in double precision and in the order of names (R5)."""
+def memories_of(members: Mapping[str, Member], first: Any) -> list[Any]:
+    """Every v_i in the order of names (R5); `first` for members that have none yet."""
     memories = [members[name].memory for name in sorted(members)]
-    memories = [first if memory is None else memory for memory in memories]
+    return [first if memory is None else memory for memory in memories]
+
+
+def total_of(members: Mapping[str, Member], first: Any) -> Any:
+    """V, the sum of all v_i, in double precision."""
     zero = jax.tree.map(np.zeros_like, first)
-    return jax.tree.map(added, zero, *memories)
+    return jax.tree.map(added, zero, *memories_of(members, first))

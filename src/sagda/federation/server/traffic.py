@@ -13,11 +13,6 @@ from sagda.simulator.recorder import used
 from sagda.simulator.rounds import Tally
 
 
-def plus(counts: dict[str, int], key: str, number: int = 1) -> dict[str, int]:
-    """The counts with one of them increased."""
-    return counts | {key: counts.get(key, 0) + number}
-
-
 class Traffic(NamedTuple):
     """Totals over all sites; byte counts are those of the arrays alone."""
 
@@ -32,41 +27,17 @@ class Traffic(NamedTuple):
     rows: dict[str, int] = {}  # noqa: RUF012 # by phase, summed over the sites asked
     refused: dict[str, int] = {}  # noqa: RUF012 # by code
 
-    def sent(self, phase: str, size: int, rows: int) -> "Traffic":
-        """With an instruction to a site of `rows` rows."""
-        return self._replace(
-            down=self.down + size,
-            asked=plus(self.asked, phase),
-            rows=plus(self.rows, phase, rows),
-        )
-
-    def received(self, size: int) -> "Traffic":
-        """With the arrays of an answer, accepted or not."""
-        return self._replace(up=self.up + size)
-
-    def replied(self, phase: str) -> "Traffic":
-        """With an accepted reply."""
-        return self._replace(answers=plus(self.answers, phase))
-
-    def refusal(self, code: str) -> "Traffic":
-        """With a refused answer."""
-        return self._replace(refused=plus(self.refused, code))
-
-    def abandoned(self) -> "Traffic":
-        """With a round that was abandoned."""
-        return self._replace(lost=self.lost + 1)
-
-    def spent(self, seconds: float) -> "Traffic":
-        """With the time of a committed round."""
-        return self._replace(seconds=self.seconds + seconds)
-
-    def framed(self, size: int) -> "Traffic":
-        """With bytes that are not arrays."""
-        return self._replace(framing=self.framing + size)
-
-    def evaluated(self, size: int) -> "Traffic":
-        """With the arrays of an evaluation."""
-        return self._replace(evaluation=self.evaluation + size)
+    def plus(self, **amounts: Any) -> "Traffic":
+        """With amounts added to the fields of those names; a dict adds key by key."""
+        sums: dict[str, Any] = {}
+        for field, amount in amounts.items():
+            total = getattr(self, field)
+            if isinstance(amount, dict):
+                more = {key: total.get(key, 0) + n for key, n in amount.items()}
+                sums[field] = total | more
+            else:
+                sums[field] = total + amount
+        return self._replace(**sums)
 
     def columns(
         self,

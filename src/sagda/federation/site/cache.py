@@ -7,7 +7,6 @@ the server sends the memory from its table (R7).
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -15,10 +14,9 @@ import safetensors.numpy
 from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.plan import Specs
-from sagda.federation.protocol.client import Cache, PendingMemory
-from sagda.federation.protocol.letters import adapter, version_of
-from sagda.federation.protocol.messages import Reply, Ticket
-from sagda.federation.protocol.wire import Part
+from sagda.federation.protocol.client import Cache
+from sagda.federation.protocol.letters import adapter
+from sagda.federation.protocol.wire import Parcel, Part
 from sagda.federation.site.site import CarriedValue
 
 DIGEST = 32  # bytes of sha256 that the file begins with
@@ -40,25 +38,28 @@ class SiteCacheFile:
     def save(self, cache: Cache) -> None:
         """R12: make a cache durable; returns only when it is."""
         durable.private(self.path.parent)
+        # The JSON text holds the cache without arrays, of which it says which exist.
         arrays: dict[str, np.ndarray] = {}
+        text, memory = (
+            cache._replace(memory=cache.memory is not None),
+            self.specs.memory,
+        )
         if cache.memory is not None:
-            arrays |= self.specs.memory.named(cache.memory, "memory")
-        about: dict[str, Any] = {"committed": cache.committed, "high": cache.high}
-        about["memory"] = cache.memory is not None
+            arrays |= memory.named(cache.memory, "memory")
         if cache.pending is not None:
-            version, memory, reply = cache.pending
-            about["pending"] = version
+            pending = cache.pending
+            arrays |= memory.named(pending.memory, "pending")
             # The reply is stored whole, to be sent again bit for bit (R9).
-            about["reply"] = reply._replace(payload=None)._asdict()
-            arrays |= self.specs.memory.named(memory, "pending")
-            for name, part in reply.payload.items():
+            for name, part in pending.reply.payload.items():
                 array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
                 arrays[f"reply/{name}"] = array
+            reply = pending.reply._replace(payload=None)
+            text = text._replace(pending=pending._replace(memory=None, reply=reply))
         if cache.carried is not None:
-            about["carried"] = cache.carried[:3]
             spec = self.specs.carried[cache.carried.phase]
             arrays |= spec.named(cache.carried.value, "carried")
-        content = safetensors.numpy.save(arrays, {"about": json.dumps(about)})
+            text = text._replace(carried=cache.carried._replace(value=None))
+        content = safetensors.numpy.save(arrays, {"cache": json.dumps(text)})
         durable.write(self.path, hashlib.sha256(content).digest() + content)
 
     def load(self) -> Cache:
@@ -73,41 +74,27 @@ class SiteCacheFile:
         arrays = safetensors.numpy.load(content)
         size = int.from_bytes(content[:HEADER], "little")
         header = json.loads(content[HEADER : HEADER + size])
-        about = json.loads(header["__metadata__"]["about"])
-        memory = carried = None
-        if about["memory"]:
+        cache = adapter(Cache).validate_json(header["__metadata__"]["cache"])
+        memory, pending, carried = None, cache.pending, cache.carried
+        if cache.memory:
             memory = self.specs.memory.restored(arrays, "memory")
-        if "carried" in about:
-            incarnation, round, phase = about["carried"]
-            value = self.specs.carried[phase].restored(arrays, "carried")
-            carried = CarriedValue(
-                incarnation=incarnation, round=round, phase=phase, value=value
-            )
-        return Cache(
-            committed=version_of(about["committed"]),
-            memory=memory,
-            pending=self.pending(about, arrays) if "pending" in about else None,
-            high=None if about["high"] is None else Ticket(*about["high"]),
-            carried=carried,
-        )
+        if pending is not None:
+            reply = pending.reply._replace(payload=parts_of(arrays, "reply/"))
+            value = self.specs.memory.restored(arrays, "pending")
+            pending = pending._replace(memory=value, reply=reply)
+        if carried is not None:
+            carried = adapter(CarriedValue).validate_python(carried)
+            value = self.specs.carried[carried.phase].restored(arrays, "carried")
+            carried = carried._replace(value=value)
+        return cache._replace(memory=memory, pending=pending, carried=carried)
 
-    def pending(
-        self, about: dict[str, Any], arrays: dict[str, np.ndarray]
-    ) -> PendingMemory | None:
-        """The memory that is pending, with the reply that offered it."""
-        version = version_of(about["pending"])
-        if version is None:
-            return None
-        payload = {
-            name.removeprefix("reply/"): Part(
-                array.dtype.newbyteorder("<").str, array.shape, array.tobytes()
-            )
-            for name, array in arrays.items()
-            if name.startswith("reply/")
-        }
-        reply = adapter(Reply).validate_python(about["reply"])
-        return PendingMemory(
-            version=version,
-            memory=self.specs.memory.restored(arrays, "pending"),
-            reply=reply._replace(payload=payload),
+
+def parts_of(arrays: dict[str, np.ndarray], prefix: str) -> Parcel:
+    """The arrays whose names begin with `prefix`, as the parts of a parcel."""
+    return {
+        name.removeprefix(prefix): Part(
+            array.dtype.newbyteorder("<").str, array.shape, array.tobytes()
         )
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
