@@ -9,10 +9,11 @@ import pytest
 from sagda import network
 from sagda.check import BadValue
 from sagda.federation.protocol.letters import Introduction
+from sagda.federation.server.gathering import unfit
 from sagda.federation.server.results import claim
 from sagda.federation.site.folder import SiteFolder
 from sagda.federation.site.rows import signed
-from sagda.federation.terms import Terms, checked, read_terms, write_terms
+from sagda.federation.terms import Terms, read_terms, write_terms
 from support import command
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -156,8 +157,8 @@ def test_a_servers_file_comes_back_as_it_was_written(here):
         claim(here / "run", here / "all.toml")
 
 
-def test_terms_follow_from_all_sites_together():
-    config, _ = checked({}, {})
+def test_terms_follow_from_all_sites_together(here):
+    config, _ = read_terms(here / "good.toml")
     sites = [Introduction("a", 10, 1, 3), Introduction("b", 40, 20, 3)]
     terms = Terms.settle(config, sites)
     assert (terms.tau, terms.samples, terms.features) == (0.3, 40, 3)
@@ -166,8 +167,10 @@ def test_terms_follow_from_all_sites_together():
         Terms.settle(config, [*sites, Introduction("c", 5, 1, 4)])
     with pytest.raises(BadValue, match="got only negative ones"):
         Terms.settle(config, [Introduction("a", 10, 0, 3)])
-    assert terms.fits(Introduction("c", 50, 1, 3)) is None
-    assert "has 4 features" in (terms.fits(Introduction("c", 5, 1, 4)) or "")
+    assert unfit(Introduction("c", 50, 1, 3), width=3, max_rows=50) is None
+    assert "has 4 features" in (unfit(Introduction("c", 5, 1, 4), 3, 50) or "")
+    assert "above `max_rows`" in (unfit(Introduction("c", 51, 1, 3), 3, 50) or "")
+    assert "up to 9 per site" in (unfit(Introduction("c", 10, 1, 3), 3, 50, 9) or "")
 
 
 def test_a_site_may_hold_one_class_only(here):

@@ -1,9 +1,10 @@
 """The options of a federation that are refused."""
 
 import pytest
+import tomli_w
 
 from sagda.check import BadValue
-from sagda.federation.terms import checked
+from sagda.federation.terms import read_terms
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,9 @@ from sagda.federation.terms import checked
         ({"norm_factor": 1.0}, "`federation.norm_factor` must be greater than 1"),
     ],
 )
-def test_filters_are_checked(table, said):
+def test_filters_are_checked(table, said, tmp_path):
+    path = tmp_path / "server.toml"
+    path.write_text(tomli_w.dumps({"federation": table}))
     with pytest.raises(BadValue) as found:
-        checked({}, table)
+        read_terms(path)
     assert said in str(found.value)

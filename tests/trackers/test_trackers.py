@@ -13,7 +13,7 @@ import pytest
 import sagda
 from sagda import EarlyStop, History, MLflow, TensorBoard, sagda_i
 from sagda.check import BadKind, BadValue
-from sagda.federation.terms import checked
+from sagda.federation.terms import read_terms
 from sagda.runs.config import Config, write_toml
 from sagda.simulator import loop
 from sagda.simulator.checks import columns_of
@@ -462,9 +462,11 @@ def test_mistakes_are_one_sentence_and_leave_nothing(flags, sentence, capsys):
     assert not Path("runs").exists()
 
 
-def test_a_federation_has_neither():
+def test_a_federation_has_neither(tmp_path):
+    file = tmp_path / "server.toml"
+    file.write_text('track = "mlflow"\n')
     with pytest.raises(BadValue, match="`track` is for simulations"):
-        checked({"track": "mlflow"}, {}, "server.toml")
+        read_terms(file)
 
 
 def test_other_configurations_are_as_before():

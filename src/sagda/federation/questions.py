@@ -17,7 +17,6 @@ from sagda.federation.protocol.wire import Spec
 from sagda.problems.base import Problem
 
 NODES = (-1.0, 0.0, 1.0)  # values of a scalar y at which a site computes f
-SCORES = ("score", "positives", "negatives")  # the parts with counts by score
 BITS = 24  # of a score in single precision: sign, exponent and 15 bits of mantissa
 
 
@@ -27,6 +26,9 @@ class ScoreCounts(NamedTuple):
     score: np.ndarray  # whole numbers in the order of the scores
     positives: np.ndarray
     negatives: np.ndarray
+
+
+SCORES = ScoreCounts._fields  # the names of the parts with counts by score
 
 
 def question_of(problem: Problem, share_losses: bool) -> str:

@@ -101,23 +101,9 @@ def read_terms(path: Path) -> tuple[Config, Options]:
     model = values.get("model")
     if isinstance(model, str) and is_own(model) and model not in OWN:
         values["model"] = allow(model, path.parent)
-    return checked(values, table, str(path), text)
-
-
-def checked(
-    values: dict[str, Any], table: Any, where: str = "", text: str = ""
-) -> tuple[Config, Options]:
-    """The checked configuration and options of a server's file.
-
-    Args:
-        values: the keys outside of the table `[federation]`.
-        table: the content of that table.
-        where: the file's name, for errors.
-        text: the file's content, for line numbers in errors.
-    """
     try:
         check_keys(values)
-        config = check_config(configs.build(values, where, text))
+        config = check_config(configs.build(values, str(path), text))
         if not isinstance(table, dict):
             raise BadValue(f"`{TABLE}` must be a table, got {table!r}.")
         try:
@@ -126,24 +112,19 @@ def checked(
             raise BadValue(configs.sentence(error, Options, TABLE)) from None
         check_numbers(config, options)
     except BadValue as error:
-        begin = f"{where}: " if where and not str(error).startswith(where) else ""
+        begin = "" if str(error).startswith(str(path)) else f"{path}: "
         raise BadValue(f"{begin}{error}") from None
     return config, options
 
 
 def check_keys(values: dict[str, Any]) -> None:
     """Raise for keys that only simulations take."""
+    brought = "in a federation every site brings its own rows, and one seed is run"
+    watched = "a federation runs all its rounds and keeps history.csv"
+    reasons = dict.fromkeys(BROUGHT, brought) | dict.fromkeys(WATCHED, watched)
     for key in values:
-        if key in BROUGHT:
-            raise BadValue(
-                f"`{key}` is for simulations; in a federation every site brings its "
-                "own rows, and one seed is run."
-            )
-        if key in WATCHED:
-            raise BadValue(
-                f"`{key}` is for simulations; a federation runs all its rounds and "
-                "keeps history.csv."
-            )
+        if key in reasons:
+            raise BadValue(f"`{key}` is for simulations; {reasons[key]}.")
 
 
 def check_config(config: Config) -> Config:
@@ -151,14 +132,9 @@ def check_config(config: Config) -> Config:
     if len(config.algorithms) != 1:
         names = ", ".join(config.algorithms)
         raise BadValue(f"a federation runs one algorithm, got {names}.")
-    check.choice("problem", config.problem, PROBLEMS)
+    able = [name for name, kind in PROBLEMS.items() if kind.federates]
+    check.choice("problem", config.problem, able)
     kind = PROBLEMS[config.problem]
-    if not kind.federates:
-        able = [name for name, kind in PROBLEMS.items() if kind.federates]
-        raise BadValue(
-            f"`problem` must be one of {', '.join(able)} in a federation, got "
-            f"{config.problem}."
-        )
     config = resolve(config)
     method_of(config, config.algorithms[0])
     for parameter in config.set.get(config.problem, {}):
@@ -314,12 +290,3 @@ class Terms(BaseModel):
             width=self.features,
             float64=config.float64,
         )
-
-    def fits(self, site: Introduction) -> str | None:
-        """Why a site cannot take part, or None."""
-        if site.features != self.features:
-            return f"has {site.features} features, the others {self.features}"
-        most = self.problem.most_rows
-        if most is not None and site.rows > most:
-            return f"has {site.rows} rows; the run takes up to {most} per site"
-        return None

@@ -5,6 +5,7 @@ replay the recorded rounds in one process with the sites' own rows. This module 
 above `server` and `site`, because a replay needs both.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,8 +61,7 @@ def read_saved(folder: Path) -> SavedRun:
     state, first, total = store.load(manifest), store.first, None
     if plan.algorithm.mean is not None:
         arrays = store.read("state", manifest.state, None)
-        like = jax.tree.map(lambda a: np.zeros(np.shape(a), np.float64), first)
-        total = Spec.of(like).restored(arrays, "total")
+        total = Spec.of(total_of({}, first)).restored(arrays, "total")
     return SavedRun(
         plan=plan,
         terms=terms,
@@ -83,8 +83,8 @@ class Finding(NamedTuple):
 def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
     """Check the invariants. `sites` are folders of sites, by name, where available."""
     state = saved.state
-    rounds = [record["round"] for record in saved.records if "accepted" in record]
-    rounds = [t for t in rounds if t is not None]  # None: the opening
+    rounds = [record.get("round") for record in saved.records]
+    rounds = [t for t in rounds if t is not None]  # None: not a round, or the opening
     findings = [
         Finding(
             "every file is as its digest says",
@@ -144,7 +144,8 @@ class ReplayTransport:
         self.saved, self.folders = saved, sites
         self.sites: dict[str, Site] = {}
         self.accepted: dict[str, list[str]] = {}  # of the recorded round, by phase
-        self.nonces = 0
+        # Versions need only differ here: nothing else depends on them.
+        self.nonces = itertools.count(1)
 
     def follow(self, record: Record) -> None:
         """Answer from here on as in this record of a round."""
@@ -182,13 +183,9 @@ class ReplayTransport:
                 )
             rows = self.folders[name].rows(self.saved.terms.scaling)
             save = lambda cache: None
-            self.sites[name] = Site(self.saved.plan, rows, Cache(), save, self.nonce)
+            nonce = lambda: next(self.nonces)
+            self.sites[name] = Site(self.saved.plan, rows, Cache(), save, nonce)
         return self.sites[name]
-
-    def nonce(self) -> int:
-        """Versions need only differ here: nothing else depends on them."""
-        self.nonces += 1
-        return self.nonces
 
 
 def replay(saved: SavedRun, sites: Mapping[str, SiteFolder]) -> ServerState:

@@ -97,7 +97,7 @@ def check_total(server, lie):
 
 def error(server):
     """||grad Phi||^2 over all sites, as they truly are."""
-    return evaluate(server).columns["grad_phi_sq"]
+    return evaluate(server)[0]["grad_phi_sq"]
 
 
 def refused(server):

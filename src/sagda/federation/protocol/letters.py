@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from sagda.federation.protocol.messages import Instruction, Mismatch, Reply
-from sagda.federation.protocol.wire import Parcel, Part, Refused
+from sagda.federation.protocol.wire import Parcel, Refused
 
 LONGEST = 1 << 16  # characters of a letter's text
 
@@ -119,7 +119,9 @@ class Letter(NamedTuple):
     def parcels(self) -> dict[str, Parcel]:
         """The arrays of the note, by field."""
         fields: dict[str, Any] = {n: getattr(self.note, n, None) for n in PARCELS}
-        return {name: value for name, value in fields.items() if is_parcel(value)}
+        return {
+            name: value for name, value in fields.items() if isinstance(value, dict)
+        }
 
     @property
     def bytes(self) -> int:
@@ -158,15 +160,14 @@ class Letter(NamedTuple):
             note = adapter(kind).validate_python(content["note"], strict=False)
             number, terms = content.get("number", 0), content.get("terms", "")
             if not (isinstance(number, int) and isinstance(terms, str)):
-                raise Refused("format", "a letter must have a number and terms.")
+                raise TypeError
             if isinstance(note, Fault):
                 # Codes are counted and shown, so an unknown one becomes `site`.
                 code = note.code if note.code in CODES else "site"
                 note = note._replace(code=code, text=note.text[:200])
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
-            raise Refused(
-                "format", "a letter must hold a note of the protocol."
-            ) from None
+            text = "a letter must hold a note of the protocol, a number and terms."
+            raise Refused("format", text) from None
         # Arrays come from parcels only: whatever the text had in these fields is gone,
         # and a parcel under the name of another field is ignored.
         fields = [name for name in PARCELS if name in note._fields]
@@ -198,14 +199,6 @@ def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> b
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
     return digest.digest()
-
-
-def is_parcel(value: Any) -> bool:
-    """Whether a value is parts by name; messages from outside may hold anything."""
-    return isinstance(value, dict) and all(
-        isinstance(part, Part) and isinstance(part.data, bytes)
-        for part in value.values()
-    )
 
 
 @cache

@@ -22,7 +22,7 @@ from sagda.federation.questions import (
     answer_spec,
     question_of,
 )
-from sagda.federation.server.rounds import FederatedRounds
+from sagda.federation.server.rounds import FederatedRounds, no_answer
 from sagda.problems.inner import norm_sq
 from sagda.problems.metrics import COLUMNS, auc_of_counts
 from sagda.scoring.calibration import calibrated
@@ -35,18 +35,12 @@ class SiteAnswer(NamedTuple):
     counts: ScoreCounts | None
 
 
-class Measured(NamedTuple):
-    """The result of an evaluation."""
+def evaluate(
+    rounds: FederatedRounds, share_losses: bool = False
+) -> tuple[dict[str, float], list[ScoreCounts | None]]:
+    """The columns of a history row, and the counts of every site that answered.
 
-    columns: dict[str, float]  # of a history row; empty if nobody answered
-    counts: list[ScoreCounts | None]  # of every site that answered
-
-
-NOTHING = Measured({}, [])
-
-
-def evaluate(rounds: FederatedRounds, share_losses: bool = False) -> Measured:
-    """Evaluate the present point at all members that answer.
+    Both are empty if nobody answered.
 
     Phi takes a second exchange where the server must compute y* from sums first. For
     DRO those sums are the losses of single rows, so sites send them only if
@@ -55,9 +49,9 @@ def evaluate(rounds: FederatedRounds, share_losses: bool = False) -> Measured:
     problem, z = rounds.plan.problem, on_host(rounds.state.variables.z)
     question = question_of(problem, share_losses)
     answers = ask(rounds, question, z, list(rounds.state.members))
-    if not answers:
-        return NOTHING
     at_optimum = None
+    if not answers:
+        return {}, []
     if question == "sums":
         with jax.enable_x64(True):
             y = problem.y_from(mean_of(answers)["sums"])
@@ -67,9 +61,9 @@ def evaluate(rounds: FederatedRounds, share_losses: bool = False) -> Measured:
         # f and Phi must be means over the same sites.
         answers = {name: answers[name] for name in at_optimum}
         if not answers:
-            return NOTHING
+            return {}, []
     columns = columns_of(z, question, answers, at_optimum)
-    return Measured(columns, [answer.counts for answer in answers.values()])
+    return columns, [answer.counts for answer in answers.values()]
 
 
 def ask(
@@ -111,9 +105,7 @@ def checked(
 ) -> SiteAnswer:
     """A site's answer; raises `Refused` if it answers anything else."""
     if not isinstance(note, Evaluated):
-        kind = type(note).__name__
-        code, text = getattr(note, "code", "format"), getattr(note, "text", "")
-        raise Refused(code, text or f"{name} answered with a note of kind {kind}.")
+        raise Refused(*no_answer(name, note))
     state = rounds.state
     expected = state.run, state.config, state.round, question
     if (note.run, note.config, note.round, note.question) != expected:
@@ -132,18 +124,17 @@ def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:
     tree = spec.unpack(means)
     if len(means) == len(parcel):
         return SiteAnswer(tree, None)
-    columns = []
-    for name in SCORES:
-        part = parcel.get(name)
-        if not isinstance(part, Part) or part.dtype != "<i4" or len(part.shape) != 1:
-            raise Refused("format", f"{name} must be one row of integers.")
-        size = part.shape[0]
-        if size < 1 or len(part.data) != 4 * size or (rows and size > rows):
-            raise Refused("size", f"{name} must have 1 to {rows} entries.")
-        columns.append(np.frombuffer(part.data, "<i4").astype(np.int64))
-    if len({len(column) for column in columns}) != 1:
-        raise Refused("shape", "counts by score must have one length.")
-    counts = ScoreCounts(*columns)
+    first = parcel.get(SCORES[0])
+    if not isinstance(first, Part) or len(first.shape) != 1:
+        raise Refused("format", "counts by score must be rows of integers.")
+    if first.shape[0] < 1 or (rows and first.shape[0] > rows):
+        raise Refused("size", f"counts by score must have 1 to {rows} entries.")
+    # The site chooses the length, which its three arrays must share.
+    column: Any = jax.ShapeDtypeStruct(first.shape, np.int32)
+    columns = Spec.of(ScoreCounts(column, column, column)).unpack(
+        {name: part for name, part in parcel.items() if name in SCORES}
+    )
+    counts = jax.tree.map(np.int64, columns)
     total = int(counts.positives.sum() + counts.negatives.sum())
     least = min(counts.positives.min(), counts.negatives.min())
     if least < 0 or (rows and total != rows):
@@ -232,8 +223,6 @@ def calibration_of(counts: list[ScoreCounts]) -> list[float] | None:
 
 def pooled_auc(counts: list[ScoreCounts]) -> float:
     """The AUC over the rows of all sites."""
-    score, positive, negative = (
-        np.concatenate([columns[i] for columns in counts]) for i in range(3)
-    )
+    score, positive, negative = map(np.concatenate, zip(*counts, strict=True))
     _, rank = np.unique(score, return_inverse=True)
     return auc_of_counts(np.bincount(rank, positive), np.bincount(rank, negative))

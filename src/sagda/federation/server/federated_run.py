@@ -5,7 +5,6 @@ How a round is computed is in `server.rounds`; how a run starts, in `server.gath
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from sagda.algorithms.costs import cost
 from sagda.data.datasets import load
 from sagda.data.federation import Table
 from sagda.data.recipe import scaled
-from sagda.federation.events import Event, Notify, nobody
+from sagda.federation.events import Event, Notify
 from sagda.federation.plan import on_host
 from sagda.federation.protocol.letters import Bye, Introduction, Letter
 from sagda.federation.server.evaluation import calibration_of, evaluate
-from sagda.federation.server.gathering import POLL, NoClients, SettledRun
+from sagda.federation.server.gathering import POLL, NoClients, SettledRun, unfit
 from sagda.federation.server.rounds import FederatedRounds
 from sagda.federation.terms import Options
 from sagda.federation.transport import Transport
@@ -41,10 +40,8 @@ class FederatedRun:
         options: the table `[federation]`.
         settled: terms, state and store: from `gathering.begin` or `gathering.resume`.
         transport: carries the letters.
-        clock: seconds since 1970.
         test: rows that the server itself scores at each evaluation.
         notify: is called with every event.
-        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -53,15 +50,12 @@ class FederatedRun:
         options: Options,
         settled: SettledRun,
         transport: Transport,
-        *,
-        clock: int,
-        test: Table | None = None,
-        notify: Notify = nobody,
-        sleep: Callable[[float], None] = time.sleep,
+        test: Table | None,
+        notify: Notify,
     ):
         self.config, self.options, self.transport = config, options, transport
         self.terms, self.store, self.test = settled.terms, settled.store, test
-        self.notify, self.sleep = notify, sleep
+        self.notify = notify
         self.present = set(settled.present)  # sites introduced since this start
         self.leaving = list(settled.leaving)
         plan = settled.plan
@@ -76,7 +70,7 @@ class FederatedRun:
             self.store.save,
             terms=self.terms.text,
             rows={name: site.rows for name, site in introductions.items()},
-            clock=clock,
+            clock=int(time.time()),
             options=options,
             notify=notify,
         )
@@ -112,7 +106,7 @@ class FederatedRun:
                     f"{self.options.wait:g} seconds, in round {rounds.state.round}"
                 )
             else:
-                self.sleep(RETRY)
+                time.sleep(RETRY)
         self.farewell(list(rounds.state.members), "done")
         self.notify(Event.DONE, round=rounds.state.round)
 
@@ -128,7 +122,7 @@ class FederatedRun:
                 return
             names = sorted(self.present)
             self.notify(Event.WAITING, names=names, sites=len(members))
-            self.sleep(POLL)
+            time.sleep(POLL)
 
     def admit(self) -> None:
         """Let new sites join, let members leave, and remove barred members."""
@@ -146,10 +140,8 @@ class FederatedRun:
 
     def join(self, site: Introduction) -> None:
         """Make a site a member, unless it does not fit the terms."""
-        why = self.terms.fits(site)
-        if site.rows > self.options.max_rows:
-            why = f"has {site.rows} rows, above `max_rows`"
-        if why:
+        width, most = self.terms.features, self.terms.problem.most_rows
+        if why := unfit(site, width, self.options.max_rows, most):
             text = f"{site.name} {why}"
             self.notify(Event.REFUSED, name=site.name, code="census", text=text)
             return

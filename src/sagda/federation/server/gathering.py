@@ -5,12 +5,11 @@ Sites that come later are admitted there.
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from sagda.check import BadValue
-from sagda.federation.events import Event, Notify, nobody
+from sagda.federation.events import Event, Notify
 from sagda.federation.plan import Plan
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.server import ServerState
@@ -38,81 +37,77 @@ class SettledRun(NamedTuple):
     leaving: tuple[str, ...] = ()  # sites that wanted to leave before the start
 
 
-class Gathering:
-    """The sites that introduce themselves before a run begins.
+def gathered(
+    config: Config, options: Options, transport: Transport, notify: Notify
+) -> tuple[dict[str, Introduction], set[str]]:
+    """The first sites by name, and the names of sites that wanted to leave instead.
 
-    Args:
-        config: the run's configuration.
-        options: the table `[federation]`.
-        transport: asks sites for their introductions.
-        notify: is called with every event.
-        sleep: waits for a number of seconds.
+    Raises `NoClients` if too few sites are connected after `options.wait` seconds.
     """
-
-    def __init__(
-        self,
-        config: Config,
-        options: Options,
-        transport: Transport,
-        notify: Notify = nobody,
-        sleep: Callable[[float], None] = time.sleep,
-    ):
-        self.config, self.options, self.transport = config, options, transport
-        self.notify, self.sleep = notify, sleep
-        self.introductions: dict[str, Introduction] = {}
-        self.leaving: set[str] = set()
-
-    def wait(self) -> None:
-        """Wait for enough sites; raises `NoClients` after `wait` seconds."""
-        started, wanted = time.monotonic(), self.options.sites
-        moments = bool(self.config.standardise)
-        while len(self.introductions) < wanted:
-            for site in self.transport.arrivals(moments=moments):
-                self.add(site)
-            names = sorted(self.introductions)
-            self.notify(Event.WAITING, names=names, sites=wanted)
-            if time.monotonic() - started > self.options.wait:
-                raise NoClients(
-                    f"{len(names)} of {wanted} sites connected within "
-                    f"{self.options.wait:g} seconds"
-                )
-            if len(names) < wanted:
-                self.sleep(POLL)
-
-    def add(self, site: Introduction) -> None:
-        """Count a site in, or refuse it. The first site decides the number of features.
-
-        One unsuitable site must not stop the run for the others.
-        """
-        widths = (known.features for known in self.introductions.values())
-        width = self.options.features or next(widths, site.features)
-        if site.leaving:
-            self.introductions.pop(site.name, None)
-            self.leaving.add(site.name)
-        elif why := self.unfit(site, width):
-            text = f"{site.name} {why}"
-            self.notify(Event.REFUSED, name=site.name, code="census", text=text)
-        else:
-            self.introductions[site.name] = site
-
-    def unfit(self, site: Introduction, width: int) -> str | None:
-        """Why a site cannot take part from the start, if so."""
-        if site.features != width:
-            return f"has {site.features} features, the others {width}"
-        if site.rows > self.options.max_rows:
-            return f"has {site.rows} rows, above `max_rows`"
-        if self.config.standardise and width > WIDEST:
-            return f"has {width} features; `standardise` takes up to {WIDEST}"
-        if self.config.standardise and not site.mean:
-            return "did not send the moments that `standardise` needs"
-        return None
+    introductions: dict[str, Introduction] = {}
+    leaving: set[str] = set()
+    started = time.monotonic()
+    while len(introductions) < options.sites:
+        for site in transport.arrivals(moments=bool(config.standardise)):
+            # The first site decides the number of features, unless the options do.
+            first = next(iter(introductions.values()), site)
+            width = options.features or first.features
+            if site.leaving:
+                introductions.pop(site.name, None)
+                leaving.add(site.name)
+            elif why := unfit(site, width, options.max_rows) or without_moments(
+                config, site
+            ):
+                # One unsuitable site must not stop the run for the others.
+                text = f"{site.name} {why}"
+                notify(Event.REFUSED, name=site.name, code="census", text=text)
+            else:
+                introductions[site.name] = site
+        names = sorted(introductions)
+        notify(Event.WAITING, names=names, sites=options.sites)
+        if time.monotonic() - started > options.wait:
+            raise NoClients(
+                f"{len(names)} of {options.sites} sites connected within "
+                f"{options.wait:g} seconds"
+            )
+        if len(names) < options.sites:
+            time.sleep(POLL)
+    return introductions, leaving
 
 
-def begin(folder: Path, gathering: Gathering, name: str) -> SettledRun:
+def without_moments(config: Config, site: Introduction) -> str | None:
+    """Why the features of a site cannot be standardised, if they must and cannot."""
+    if config.standardise and site.features > WIDEST:
+        return f"has {site.features} features; `standardise` takes up to {WIDEST}"
+    if config.standardise and not site.mean:
+        return "did not send the moments that `standardise` needs"
+    return None
+
+
+def unfit(
+    site: Introduction, width: int, max_rows: int, most: int | None = None
+) -> str | None:
+    """Why a site cannot take part at any time, if so; `most`: rows that a y allows."""
+    if site.features != width:
+        return f"has {site.features} features, the others {width}"
+    if site.rows > max_rows:
+        return f"has {site.rows} rows, above `max_rows`"
+    if most is not None and site.rows > most:
+        return f"has {site.rows} rows; the run takes up to {most} per site"
+    return None
+
+
+def begin(
+    folder: Path,
+    name: str,
+    config: Config,
+    options: Options,
+    transport: Transport,
+    notify: Notify,
+) -> SettledRun:
     """A new run called `name`, once enough sites are connected."""
-    gathering.wait()
-    introductions = gathering.introductions
-    terms = Terms.settle(gathering.config, list(introductions.values()))
+    introductions, leaving = gathered(config, options, transport, notify)
+    terms = Terms.settle(config, list(introductions.values()))
     plan = terms.plan(name)
     store = ServerStore(folder, plan, terms.text)
     for site in introductions.values():
@@ -123,7 +118,7 @@ def begin(folder: Path, gathering: Gathering, name: str) -> SettledRun:
         state=first_state(plan, introductions),
         store=store,
         present=frozenset(introductions),
-        leaving=tuple(sorted(gathering.leaving)),
+        leaving=tuple(sorted(leaving)),
     )
 
 

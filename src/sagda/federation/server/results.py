@@ -20,8 +20,8 @@ from sagda.federation.events import Event
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.federated_run import FederatedRun, rows_to_score
-from sagda.federation.server.gathering import Gathering, NoClients, begin, resume
-from sagda.federation.server.rounds import FederatedRounds
+from sagda.federation.server.gathering import NoClients, begin, resume
+from sagda.federation.server.rounds import FederatedRounds, finite
 from sagda.federation.server.status import StatusFile
 from sagda.federation.server.store import holds_run
 from sagda.federation.terms import read_terms, write_terms
@@ -46,9 +46,8 @@ class FederatedOutcome(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, int]:
-        whole = all(np.isfinite(a).all() for a in jax.tree.leaves(self.z))
         last = int(self.history.rounds[-1])
-        return {} if whole else {self.history.seeds[0]: last}
+        return {} if finite(self.z) else {self.history.seeds[0]: last}
 
 
 def run_federation(
@@ -83,21 +82,12 @@ def run_federation(
         try:
             test = rows_to_score(options)
             transport = connect(options.timeout, notify)
-            if holds_run(home):
-                settled = resume(home, settings)
-            else:
-                settled = begin(
-                    home, Gathering(settings, options, transport, notify), name
-                )
-            run = FederatedRun(
-                settings,
-                options,
-                settled,
-                transport,
-                clock=int(time.time()),
-                test=test,
-                notify=notify,
+            settled = (
+                resume(home, settings)
+                if holds_run(home)
+                else begin(home, name, settings, options, transport, notify)
             )
+            run = FederatedRun(settings, options, settled, transport, test, notify)
             run.run(home / RESET)
             write_results(folder, run)
         except NoClients as error:

@@ -56,11 +56,12 @@ def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
     )
 
 
-def largest_answer(specs: Specs, rows: Mapping[str, int]) -> int:
-    """The bytes that one answer may have: a reply, or counts by score of every row."""
-    phases = max(spec.bytes for spec in specs.up.values())
-    rows_of_largest = max(rows.values(), default=0)
-    return AROUND + 2 * max(phases, specs.point.bytes) + 64 * rows_of_largest
+def no_answer(name: str, note: Any) -> Refusal:
+    """Why a note is refused that is not of the kind that was asked for."""
+    if isinstance(note, Fault):
+        return Refusal(note.code, note.text)
+    kind = type(note).__name__
+    return Refusal("format", f"{name} answered with a note of kind {kind}.")
 
 
 def finite(tree: Any) -> bool:
@@ -172,22 +173,6 @@ class FederatedRounds:
             return on_host(phase_of(self.algorithm, phase).renew(memory, reply))
 
     # Rounds.
-
-    def run(self, rounds: int, attempts: int = 5) -> Any:
-        """The algorithm's state after `rounds` rounds in total.
-
-        Raises `TooFew` if one round is abandoned `attempts` times. Committed rounds
-        stay.
-        """
-        left = attempts
-        while self.state.round < rounds:
-            left = attempts if self.attempt() else left - 1
-            if not left:
-                raise TooFew(
-                    f"round {self.state.round} failed {attempts} times: fewer than "
-                    f"{self.options.min_clients} clients answered."
-                )
-        return self.variables
 
     def attempt(self) -> bool:
         """Run and commit one round (before round 0 the opening, if there is one).
@@ -325,10 +310,7 @@ class FederatedRounds:
         note = letter.note
         if isinstance(note, Reply | Mismatch):
             return self.protocol.receive(name, phase, note)
-        if isinstance(note, Fault):
-            return Refusal(note.code, note.text)
-        kind = type(note).__name__
-        return Refusal("format", f"{name} answered with a note of kind {kind}.")
+        return no_answer(name, note)
 
     def leave_out(self, phase: str, liars: int) -> None:
         """Take back the accepted replies that the filter does not believe.
@@ -374,7 +356,10 @@ class FederatedRounds:
         self, letters: Mapping[str, Letter], seconds: float | None = None
     ) -> Iterator[tuple[str, Letter]]:
         """Send letters through the transport, which bounds the size of answers."""
-        largest = largest_answer(self.specs, self.rows)
+        # An answer is a reply, or a gradient with counts by score of every row.
+        specs = [self.specs.point, *self.specs.up.values()]
+        arrays = 2 * max(spec.bytes for spec in specs)
+        largest = AROUND + arrays + 64 * max(self.rows.values(), default=0)
         return self.transport.exchange(letters, largest=largest, seconds=seconds)
 
     # Commits outside of rounds.

@@ -15,6 +15,15 @@ from sagda.federation.events import Event
 
 FILE = "status.json"
 NEWEST = 20  # warnings that the file holds
+WARNINGS = {
+    Event.ABANDONED: "round {round} was abandoned (too few answers) and is repeated",
+    Event.DIVERGED: "round {round} diverged (NaN or infinity) and does not count; "
+    "lower the learning rates, or set `bound` to refuse replies that are too long",
+    Event.JOINED: "{name} joined",
+    Event.LEFT: "{name} {why}",
+    Event.ABSENT: "{name} has not answered for many rounds; its variate still counts",
+    Event.RESET: "all variates were reset: epoch {epoch}",
+}
 
 
 @dataclass
@@ -50,8 +59,11 @@ class StatusFile:
         self.write()
 
     def __call__(self, event: Event, **details: Any) -> None:
-        """Update the file for an event: the method `on_EVENT` gets the details."""
-        getattr(self, f"on_{event.value}")(**details)
+        """Update the file for an event: a warning, or what `on_EVENT` does."""
+        if event in WARNINGS:
+            self.warn(WARNINGS[event].format(**details))
+        else:
+            getattr(self, f"on_{event.value}")(**details)
         self.write()
 
     def write(self) -> None:
@@ -95,29 +107,8 @@ class StatusFile:
         if min(map(len, accepted.values()), default=2) == 1:
             self.warn("a round with one site: its variate can be told from the mean")
 
-    def on_abandoned(self, round: int) -> None:
-        self.warn(f"round {round} was abandoned (too few answers) and is repeated")
-
-    def on_diverged(self, round: int) -> None:
-        self.warn(
-            f"round {round} diverged (NaN or infinity) and does not count; lower the "
-            "learning rates, or set `bound` to refuse replies that are too long"
-        )
-
     def on_measured(self, row: dict[str, Any]) -> None:
         self.status.row, self.status.round = row, row["round"]
-
-    def on_joined(self, name: str) -> None:
-        self.warn(f"{name} joined")
-
-    def on_left(self, name: str, why: str) -> None:
-        self.warn(f"{name} {why}")
-
-    def on_absent(self, name: str) -> None:
-        self.warn(f"{name} has not answered for many rounds; its variate still counts")
-
-    def on_reset(self, epoch: int) -> None:
-        self.warn(f"all variates were reset: epoch {epoch}")
 
     def on_done(self, round: int) -> None:
         self.status.round, self.status.phase = round, ""

@@ -68,16 +68,13 @@ class SiteFolder:
             )
         name = str(values.get("name") or Path(data).stem)
         check_name(name)
-        text = lambda key: None if values.get(key) is None else str(values[key])
+        texts = ("label", "positive", "key", "model")
         return cls(
             name=name,
             data=data,
             state=Path(str(values.get("state") or f"sagda-{name}")),
-            label=str(values.get("label", "label")),
-            positive=text("positive"),
-            key=text("key"),
             least=check.integer("least", int(values.get("least", 2)), low=1),
-            model=text("model"),
+            **{key: str(values[key]) for key in texts if values.get(key) is not None},
         )
 
     @classmethod
@@ -111,19 +108,23 @@ class SiteFolder:
         note = letter.note
         if isinstance(note, Introduce):
             return Letter(self.introduction(note.moments))
-        self.check_model(letter.terms)
-        plan, specs, scaling = agreed(letter.terms, note.run)
+        terms = Terms.read(letter.terms)
+        model = terms.config.model
+        # A plan runs the model's code: only what this site's settings name may run.
+        if is_own(model) and (self.model is None or allow(self.model) != model):
+            raise Refused("site", f"the model {model} is not allowed: see --model.")
+        plan, specs = agreed(letter.terms, note.run)
         if note.config != plan.config:
             raise Refused("site", "the terms must be those of the configuration.")
         if isinstance(note, Instruction) and note.min_clients < self.least:
             raise Refused("alone", f"fewer than {self.least} sites answer together.")
         if isinstance(note, Bye):
-            self.farewell(note, specs, Terms.read(letter.terms))
+            self.farewell(note, specs, terms)
             return Letter(Thanks(note.run, note.config))
         file = SiteCacheFile(self.state, note.run, specs)
         site = Site(
             plan,
-            self.rows(scaling),
+            self.rows(terms.scaling),
             file.load(),
             file.save,
             nonce=lambda: secrets.randbits(128),
@@ -131,12 +132,6 @@ class SiteFolder:
         )
         reply = site.handle(letter)
         return reply or Letter(Fault("ignored", "a newer letter was answered before."))
-
-    def check_model(self, terms: str) -> None:
-        """Refuse a model that is code, unless this site's own settings name it."""
-        model = Terms.read(terms).config.model
-        if is_own(model) and (self.model is None or allow(self.model) != model):
-            raise Refused("site", f"the model {model} is not allowed: see --model.")
 
     def introduction(self, moments: bool = False) -> Introduction:
         """The site's name and counts, and the moments of its features if wanted.
@@ -180,8 +175,7 @@ class SiteFolder:
 
 
 @cache
-def agreed(terms: str, run: str) -> tuple[Plan, Specs, Scaling | None]:
-    """Plan, specifications and scaling of a run, from the terms in its letters."""
-    settled = Terms.read(terms)
-    plan = settled.plan(run)
-    return plan, Specs.of(plan), settled.scaling
+def agreed(terms: str, run: str) -> tuple[Plan, Specs]:
+    """Plan and specifications of a run, from the terms in its letters."""
+    plan = Terms.read(terms).plan(run)
+    return plan, Specs.of(plan)

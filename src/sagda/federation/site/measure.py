@@ -16,8 +16,8 @@ import numpy as np
 from sagda.core import Point, zeros_like
 from sagda.data.federation import Federation
 from sagda.federation.plan import Plan, on_host
-from sagda.federation.protocol.wire import Parcel, Part, Spec
-from sagda.federation.questions import BITS, NODES, SCORES
+from sagda.federation.protocol.wire import Parcel, Spec
+from sagda.federation.questions import BITS, NODES, ScoreCounts
 from sagda.problems.base import Problem
 from sagda.problems.metrics import mean_loss
 from sagda.simulator.setup import Ops, numbers, on_device
@@ -85,8 +85,6 @@ def counted(score: np.ndarray, label: np.ndarray, bits: int = BITS) -> Parcel:
     value, place = np.unique(ordered >> (32 - bits), return_inverse=True)
     positive = label > 0
     count = lambda which: np.bincount(place[which], minlength=len(value))
-    columns = value, count(positive), count(~positive)
-    return {
-        name: Part("<i4", value.shape, np.ascontiguousarray(c, "<i4").tobytes())
-        for name, c in zip(SCORES, columns, strict=True)
-    }
+    counts = ScoreCounts(value, count(positive), count(~positive))
+    counts = jax.tree.map(np.int32, counts)
+    return Spec.of(counts).pack(counts)

@@ -5,7 +5,7 @@ disk. The rows never leave it; only what a phase replies does.
 """
 
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -64,11 +64,6 @@ class Site:
         self.number = 0  # the member's, as the letter in hand gives it
         self.protocol = ClientProtocol(cache, save, self.compute, nonce)
 
-    @cached_property
-    def first(self) -> Any:
-        """The memory that every member begins with."""
-        return self.plan.initial_memory()
-
     def handle(self, letter: Letter) -> Letter | None:
         """The answer to an instruction or a question; None if it must be ignored."""
         note = letter.note
@@ -100,7 +95,7 @@ class Site:
         """The payload of the reply, the new memory, and what is carried on."""
         phase, round = self.phases[instruction.phase], instruction.round
         incarnation = instruction.ticket.incarnation
-        memory = self.first if memory is None else memory
+        memory = self.plan.initial_memory() if memory is None else memory
         if phase.name in self.fresh:
             value = memory
         # A restarted server repeats the round, so a value of its last life is void.

@@ -10,7 +10,6 @@ Sites make their own keys, and the formats of those are in `trust.site_keys`.
 
 import datetime
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -20,34 +19,29 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sagda import durable
 from sagda.check import BadValue
-from sagda.federation.trust.site_keys import PUBLIC, Entry, Register, check_name
+from sagda.federation.trust.site_keys import (
+    PUBLIC,
+    Entry,
+    Register,
+    check_name,
+    check_unused,
+    private_text,
+    read_secret,
+)
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")  # how the server reaches itself
+PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
 SKEW = datetime.timedelta(minutes=10)  # allowed between the clocks of two machines
 CA_DAYS = 3650
 
 
-@dataclass(frozen=True)
 class Keys:
     """A coordinator's folder of keys: makes, renews, admits and removes them."""
 
-    folder: Path
-
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "server.crt"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "server.key"
-
-    @property
-    def sites(self) -> Path:
-        return self.folder / "sites"
+    def __init__(self, folder: Path):
+        self.folder, self.sites = folder, folder / "sites"
+        self.ca, self.ca_key = folder / "ca.crt", folder / "ca.key"
+        self.certificate, self.key = folder / "server.crt", folder / "server.key"
 
     def check(self) -> "Keys":
         """Raise if a file is missing, readable by others, or has expired."""
@@ -82,7 +76,12 @@ class Keys:
         """Make a new authority, and a certificate for a server with these names."""
         durable.private(self.folder)
         durable.private(self.sites)
-        self.unused(self.ca, self.folder / "ca.key", self.certificate, self.key)
+        remedy = (
+            "choose another folder with --keys, or `sagda keys renew` for a new server "
+            "certificate"
+        )
+        files = self.ca, self.ca_key, self.certificate, self.key
+        check_unused(*files, remedy=remedy)
         key = ec.generate_private_key(ec.SECP384R1())
         subject = named("sagda federation")
         certificate = (
@@ -91,25 +90,13 @@ class Keys:
             .add_extension(usage(signs=True), True)
             .sign(key, hashes.SHA384())
         )
-        durable.create(self.folder / "ca.key", private_text(key))
-        durable.create(self.ca, public_text(certificate), 0o644)
+        durable.create(self.ca_key, private_text(key, PKCS8))
+        durable.create(self.ca, certificate.public_bytes(PEM), 0o644)
         self.issue(hosts, days)
 
     def signer(self) -> ec.EllipticCurvePrivateKey:
         """The authority's private key. Its owner may have moved it to a safe place."""
-        secret = self.folder / "ca.key"
-        durable.check_secret(secret)
-        try:
-            key = serialization.load_pem_private_key(durable.read(secret), None)
-        except (ValueError, TypeError):
-            raise BadValue(
-                f"{secret} must hold a private key in PEM form; see `sagda keys init`."
-            ) from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadValue(
-                f"{secret} must hold an elliptic-curve key; see `sagda keys init`."
-            )
-        return key
+        return read_secret(self.ca_key, serialization.load_pem_private_key, "init")
 
     def issue(self, hosts: list[str], days: int) -> None:
         """Make a server certificate, signed by this authority."""
@@ -133,8 +120,8 @@ class Keys:
             )
             .sign(signer, hashes.SHA384())
         )
-        durable.create(self.key, private_text(key))
-        durable.create(self.certificate, public_text(certificate), 0o644)
+        durable.create(self.key, private_text(key, PKCS8))
+        durable.create(self.certificate, certificate.public_bytes(PEM), 0o644)
 
     def renew(self, hosts: list[str] | None, days: int) -> None:
         """Replace the server certificate, with the same names if `hosts` is None."""
@@ -201,15 +188,6 @@ class Keys:
             number += 1
         return old / f"{path.name}.{number}"
 
-    def unused(self, *paths: Path) -> None:
-        """Raise if one of the files exists."""
-        for path in paths:
-            if path.exists() or path.is_symlink():
-                raise BadValue(
-                    f"{path} exists; keys are never overwritten: choose another folder "
-                    "with --keys, or `sagda keys renew` for a new server certificate."
-                )
-
 
 # Certificates.
 
@@ -238,16 +216,13 @@ def unsigned(
 
 def usage(*, signs: bool) -> x509.KeyUsage:
     """What a key may do: sign certificates, or prove who the server is."""
+    others = ("content_commitment", "key_encipherment", "data_encipherment")
+    others += ("key_agreement", "encipher_only", "decipher_only")
     return x509.KeyUsage(
         digital_signature=not signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
         key_cert_sign=signs,
         crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys(others, False),
     )
 
 
@@ -266,20 +241,6 @@ def alternative(host: str) -> x509.GeneralName:
             f"{host!r}."
         )
     return x509.DNSName(host)
-
-
-def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key in PEM form. Its file must be readable by its owner only."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def public_text(certificate: x509.Certificate) -> bytes:
-    """A certificate in PEM form."""
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def read_certificate(path: Path) -> x509.Certificate:

@@ -10,8 +10,9 @@ import contextlib
 import datetime
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -43,6 +44,42 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_unused(*paths: Path, remedy: str) -> None:
+    """Raise if one of the files exists."""
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise BadValue(f"{path} exists; keys are never overwritten: {remedy}.")
+
+
+def private_text(
+    key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
+) -> bytes:
+    """A private key as text. Its file must be readable by its owner only."""
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, plain)
+
+
+def read_secret(
+    path: Path, load: Callable[..., Any], maker: str
+) -> ec.EllipticCurvePrivateKey:
+    """Read a private key, which must be readable by its owner only.
+
+    Args:
+        path: its file.
+        load: reads the format: (bytes, password) -> key.
+        maker: the command of `sagda keys` that makes such a file.
+    """
+    durable.check_secret(path)
+    with contextlib.suppress(ValueError, UnsupportedAlgorithm, TypeError):
+        key = load(durable.read(path), None)
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return key
+    raise BadValue(
+        f"{path} must hold an elliptic-curve private key; `sagda keys {maker}` makes "
+        "one."
+    )
+
+
 class Entry(NamedTuple):
     """An entry of the register: a site's public key."""
 
@@ -58,19 +95,17 @@ class Entry(NamedTuple):
             kind, blob, name, day = text.split()
             key = serialization.load_ssh_public_key(f"{kind} {blob}".encode())
             expires = datetime.date.fromisoformat(day)
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError
         except FileNotFoundError:
             raise BadValue(
                 f"{path} does not exist; `sagda keys site` makes a key."
             ) from None
         except (ValueError, UnsupportedAlgorithm, OSError):
             raise BadValue(
-                f"{path} must hold one line: a public key, the site's name and the day "
-                "on which it expires; `sagda keys site` makes such a file."
+                f"{path} must hold one line: an elliptic-curve public key, the site's "
+                "name and the day on which it expires; `sagda keys site` makes it."
             ) from None
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise BadValue(
-                f"{path} must hold an elliptic-curve key; `sagda keys site` makes one."
-            )
         return cls(check_name(name), expires, key)
 
     @property
@@ -110,18 +145,11 @@ def make_site(folder: Path, name: str, days: int) -> tuple[Path, Path]:
     """Make a key for a site: its private and its public file. Replaces no file."""
     check_name(name)
     secret, public = folder / f"{name}{PRIVATE}", folder / f"{name}{PUBLIC}"
-    for path in (secret, public):
-        if path.exists() or path.is_symlink():
-            raise BadValue(f"{path} exists; keys are never overwritten: move it first.")
+    check_unused(secret, public, remedy="move it first")
     key = ec.generate_private_key(ec.SECP384R1())
     entry = Entry(name, today() + datetime.timedelta(days=days), key.public_key())
-    text = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
     folder.mkdir(parents=True, exist_ok=True)
-    durable.create(secret, text)
+    durable.create(secret, private_text(key, serialization.PrivateFormat.OpenSSH))
     durable.create(public, entry.line.encode(), 0o644)
     return secret, public
 
@@ -134,18 +162,8 @@ class Signer(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> "Signer":
-        """Read a private key, which must be readable by its owner only."""
-        durable.check_secret(path)
-        try:
-            key = serialization.load_ssh_private_key(durable.read(path), None)
-        except (ValueError, UnsupportedAlgorithm, TypeError):
-            raise BadValue(
-                f"{path} must hold a site's private key; `sagda keys site` makes one."
-            ) from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadValue(
-                f"{path} must hold an elliptic-curve key; `sagda keys site` makes one."
-            )
+        """Read a site's private key."""
+        key = read_secret(path, serialization.load_ssh_private_key, "site")
         # Only the fingerprint matters here, so name and day may be any.
         return cls(key, Entry("any", today(), key.public_key()).fingerprint)
 
@@ -170,7 +188,7 @@ class Register:
         """The entries by name; changed files are read again.
 
         A file that holds no site's key is ignored. If the folder is missing, the
-        entries stay: a mistake with files must not remove every site from the run.
+        entries stay: an error with files must not remove every site from the run.
         """
         if not self.folder.is_dir():
             return self.entries
