@@ -56,11 +56,11 @@ def read_saved(folder: Path) -> SavedRun:
         )
     manifest = Manifest.read(home)
     terms = Terms.read(manifest.terms)
-    plan = terms.plan(manifest.run)
+    plan = terms.plan(manifest.state.run)
     store = ServerStore(home, plan, manifest.terms)
     state, first, total = store.load(manifest), store.first, None
     if plan.algorithm.mean is not None:
-        arrays = store.read("state", manifest.state, None)
+        arrays = store.read("state", manifest.variables, None)
         total = Spec.of(total_of({}, first)).restored(arrays, "total")
     return SavedRun(
         plan=plan,
@@ -108,26 +108,23 @@ def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
                 f"M = {len(state.members)}, error {error:g}",
             )
         )
-    for name, folder in sorted(sites.items()):
-        if name in state.members:
-            holds, seen = agrees(saved, name, folder)
-            findings.append(Finding(f"{name} holds the v_i of the table", holds, seen))
-    return findings
+    members = [name for name in sorted(sites) if name in state.members]
+    return findings + [agrees(saved, name, sites[name]) for name in members]
 
 
-def agrees(saved: SavedRun, name: str, folder: Path) -> tuple[bool, str]:
+def agrees(saved: SavedRun, name: str, folder: Path) -> Finding:
     """Whether a site's cache holds the v_i that the server's version names (R11)."""
-    member = saved.state.members[name]
+    member, what = saved.state.members[name], f"{name} holds the v_i of the table"
     cache = SiteCacheFile(folder, saved.state.run, Specs.of(saved.plan)).load()
     if member.version is None:
-        return True, "nothing accepted yet"
+        return Finding(what, True, "nothing accepted yet")
     if cache.pending is not None and cache.pending.version == member.version:
         memory, seen = cache.pending.memory, "accepted; the site will learn it next"
     elif cache.committed == member.version:
         memory, seen = cache.memory, "accepted"
     else:
-        return True, "lost; the server will send it"
-    return same_bits(memory, member.memory), seen
+        return Finding(what, True, "lost; the server will send it")
+    return Finding(what, same_bits(memory, member.memory), seen)
 
 
 class ReplayTransport:

@@ -255,7 +255,7 @@ def turned_away(federation, site, name, since, at):
     site.wait(40)
     federation.continues(at)
     manifest = json.loads((federation.folder / "run/server/manifest.json").read_text())
-    assert sorted(manifest["members"]) == sorted(SITES)
+    assert sorted(manifest["state"]["members"]) == sorted(SITES)
     assert not (federation.folder / f"sagda-{name}" / "farewell.json").exists()
     lines = federation.audit()[since:]
     assert not [x for x in lines if x["what"] == "accepted" and x["name"] == name]
@@ -388,7 +388,7 @@ def test_a_site_removed_and_admitted_again_while_it_runs(federation):
     federation.keys.remove("liar")
     members = lambda: json.loads(
         (federation.folder / "run/server/manifest.json").read_text()
-    )["members"]
+    )["state"]["members"]
     federation.wait(lambda: "liar" not in members(), "still a member")
     federation.continues(at)
     federation.keys.admit(federation.folder / "liar.pub", False)

@@ -185,7 +185,7 @@ def test_killed_client_server_and_superlink_leave_everything_exact(tmp_path):
     assert report["holds"]
     assert any("bit for bit" in finding["what"] for finding in report["findings"])
     manifest = json.loads((folder / "server" / "manifest.json").read_text())
-    assert manifest["round"] == 9
+    assert manifest["state"]["round"] == 9
     assert not of_this_run(folder)
 
 

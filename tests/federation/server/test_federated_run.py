@@ -231,7 +231,8 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
         if next(late, True) and 104 not in self.nodes:
             self.nodes[104] = sites[4]
         manifest = tmp_path / "run" / "server" / "manifest.json"
-        if manifest.exists() and json.loads(manifest.read_text())["round"] == 3:
+        state = json.loads(manifest.read_text())["state"] if manifest.exists() else {}
+        if state.get("round") == 3:
             (sites[0].state / LEAVING).touch()
             self.nodes.pop(100, None)
             self.nodes[105] = sites[0]

@@ -57,11 +57,6 @@ class Introduction(NamedTuple):
     mean: tuple[float, ...] = ()  # of every feature, if requested
     squares: tuple[float, ...] = ()  # sums of squared distances from the mean
 
-    @property
-    def without_moments(self) -> "Introduction":
-        """The introduction as the server stores it: the terms contain the moments."""
-        return self._replace(mean=(), squares=())
-
 
 class Bye(NamedTuple):
     """From the server: the run is over, or you have left; with the model."""

@@ -131,7 +131,7 @@ def resume(folder: Path, config: Config) -> SettledRun:
             f"{folder} holds a run of another configuration, which differs in "
             f"{', '.join(changed)}; choose another folder with --out."
         )
-    plan = terms.plan(manifest.run)
+    plan = terms.plan(manifest.state.run)
     store = ServerStore(folder, plan, manifest.terms)
     return SettledRun(terms=terms, plan=plan, state=store.load(manifest), store=store)
 

@@ -6,7 +6,6 @@ the server's own folder. The rounds themselves are in `server.federated_run`.
 
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.audit import Audit
 from sagda.federation.server.federated_run import FederatedRun, rows_to_score
 from sagda.federation.server.gathering import NoClients, begin, resume
-from sagda.federation.server.rounds import FederatedRounds, finite
+from sagda.federation.server.rounds import finite
 from sagda.federation.server.status import StatusFile
 from sagda.federation.server.store import holds_run
 from sagda.federation.terms import read_terms, write_terms
@@ -70,7 +69,8 @@ def run_federation(
         claim(folder, config)
     settings, options = read_terms(path)
     home = durable.private(folder / SERVER)
-    with patient_lock(home):
+    with contextlib.ExitStack() as stack:
+        lock_patiently(stack, home)
         keep_programs(home / "programs")
         status = StatusFile(home, settings.rounds, options.sites)
         audit = Audit(home)
@@ -99,20 +99,18 @@ def run_federation(
         status.end(0)
 
 
-@contextlib.contextmanager
-def patient_lock(folder: Path, seconds: float = 30.0) -> Iterator[None]:
+def lock_patiently(
+    stack: contextlib.ExitStack, folder: Path, seconds: float = 30.0
+) -> None:
     """Lock a folder, waiting up to `seconds` for a killed server to end."""
     deadline = time.monotonic() + seconds
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(durable.lock(folder))
-                break
-            except BadValue:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-        yield
+    while True:
+        try:
+            return stack.enter_context(durable.lock(folder))
+        except BadValue:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 def claim(folder: Path, config: Path) -> None:
@@ -139,7 +137,16 @@ def write_results(folder: Path, run: FederatedRun) -> None:
     methods = {name: run.rounds.plan.method}
     split = split_of(run.store.introductions, list(state.members))
     summary = summary_of(runs, state.round, split, methods)
-    summary["federation"] = facts(run.rounds)
+    traffic = run.rounds.traffic
+    summary["federation"] = {
+        "run": state.run,
+        "incarnation": state.incarnation,
+        "epoch": state.epoch,
+        "members": len(state.members),
+        "refused": traffic.refused,
+        "abandoned": traffic.lost,
+        "framing_bytes": traffic.framing,
+    }
     write_run(folder, runs, recipe=recipe, summary=summary)
 
 
@@ -159,18 +166,4 @@ def split_of(
             "-1": [site.rows - site.positives for site in sites],
             "1": [site.positives for site in sites],
         },
-    }
-
-
-def facts(rounds: FederatedRounds) -> dict[str, Any]:
-    """What summary.json says of the federation."""
-    state, traffic = rounds.state, rounds.traffic
-    return {
-        "run": state.run,
-        "incarnation": state.incarnation,
-        "epoch": state.epoch,
-        "members": len(state.members),
-        "refused": traffic.refused,
-        "abandoned": traffic.lost,
-        "framing_bytes": traffic.framing,
     }

@@ -8,6 +8,7 @@ bytes count. This module decides nothing about rounds: see `server.rounds`.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from sagda import durable
 from sagda.check import BadValue
 from sagda.federation.plan import Plan, Specs, added
 from sagda.federation.protocol.letters import Introduction, adapter
-from sagda.federation.protocol.messages import Version
 from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
 from sagda.federation.server.traffic import Traffic
@@ -27,7 +27,6 @@ from sagda.federation.server.traffic import Traffic
 SCHEMA = 1
 MANIFEST, LOG = "manifest.json", "log.jsonl"
 ARRAYS = ".safetensors"
-AS_THEY_ARE = ("run", "incarnation", "round", "epoch", "opened", "traffic")
 Record = dict[str, Any]  # a line of the log: a round, a row of the history, a departure
 
 
@@ -36,15 +35,6 @@ class ArrayFile(NamedTuple):
 
     name: str
     sha256: str
-
-
-class MemberEntry(NamedTuple):
-    """A member as the manifest has it; its memory is in a file of its own."""
-
-    number: int
-    missed: int
-    version: Version | None
-    memory: ArrayFile | None  # None: the first memory
 
 
 class LogPart(NamedTuple):
@@ -58,16 +48,12 @@ class Manifest(NamedTuple):
     """The content of manifest.json: the run's state, with arrays and log by digest."""
 
     schema: int
-    run: str
     terms: str
     introductions: dict[str, Introduction]
-    incarnation: int
-    round: int
-    epoch: int
-    opened: bool
+    state: ServerState  # without arrays and traffic
+    variables: ArrayFile
+    memories: dict[str, ArrayFile]  # of members whose memory is not the first one
     traffic: Traffic
-    members: dict[str, MemberEntry]
-    state: ArrayFile
     log: LogPart
     previous: str  # the digest of the manifest before this one
 
@@ -111,7 +97,8 @@ class ServerStore:
 
     def introduce(self, introduction: Introduction) -> None:
         """Remember what a site said; the next commit writes it."""
-        site = introduction.without_moments
+        # The terms contain the moments of all sites together.
+        site = introduction._replace(mean=(), squares=())
         self.introductions[site.name] = site
 
     # Writing.
@@ -123,51 +110,35 @@ class ServerStore:
         replacement of the manifest makes them valid. Only then are the files that the
         old manifest named removed.
         """
-        slots = {
-            f"member-{name}"
-            for name, member in state.members.items()
-            if member.memory is not None
-        }
-        self.files = {k: v for k, v in self.files.items() if k in slots | {"state"}}
-        members = {name: self.entry(name, m) for name, m in state.members.items()}
+        memories = {}
+        for name, member in state.members.items():
+            if member.memory is not None:
+                # A version names one value for ever, so only members that were accepted
+                # in this round have their files written.
+                arrays = partial(self.memory.named, member.memory, "memory")
+                memories[name] = self.file(f"member-{name}", arrays, member.version)
         # V changes with every round, opening, reset, and member that comes or leaves.
-        source = state.round, state.opened, state.epoch, tuple(sorted(members))
-        variables = self.file("state", lambda: self.state_arrays(state), source)
+        source = state.round, state.opened, state.epoch, tuple(sorted(state.members))
+        variables = self.file("state", partial(self.state_arrays, state), source)
         self.append(records)
-        fields = {name: getattr(state, name) for name in AS_THEY_ARE}
+        members = {name: m._replace(memory=None) for name, m in state.members.items()}
         manifest = Manifest(
             schema=SCHEMA,
             terms=self.terms,
             introductions=self.introductions,
-            members=members,
-            state=variables,
+            state=state._replace(variables=None, members=members, traffic=None),
+            variables=variables,
+            memories=memories,
+            traffic=state.traffic,
             log=LogPart(self.log_bytes, self.log_hash.hexdigest()),
             previous=self.previous,
-            **fields,
         )
         text = json.dumps(by_name(manifest), indent=1) + "\n"
         self.previous = durable.write(self.folder / MANIFEST, text)
-        used = {file.name for _, file in self.files.values()}
+        used = {file.name for file in (variables, *memories.values())}
         for path in self.folder.glob(f"*{ARRAYS}*"):
             if path.name not in used:
                 durable.remove(path)
-
-    def entry(self, name: str, member: Member) -> MemberEntry:
-        """A member's entry in the manifest.
-
-        A version names one value for ever, so only members that were accepted in this
-        round have their files written.
-        """
-        file = None
-        if member.memory is not None:
-            arrays = lambda: self.memory.named(member.memory, "memory")
-            file = self.file(f"member-{name}", arrays, member.version)
-        return MemberEntry(
-            number=member.number,
-            missed=member.missed,
-            version=member.version,
-            memory=file,
-        )
 
     def state_arrays(self, state: ServerState) -> dict[str, np.ndarray]:
         """The algorithm's state, and V if the algorithm uses the mean V / M."""
@@ -208,25 +179,16 @@ class ServerStore:
         self.records()
         self.introductions = dict(manifest.introductions)
         self.previous = durable.digest(durable.read(self.folder / MANIFEST))
-        members = {}
-        for name, entry in manifest.members.items():
-            memory = None
-            if entry.memory is not None:
-                arrays = self.read(f"member-{name}", entry.memory, entry.version)
-                memory = self.memory.restored(arrays, "memory")
-            members[name] = Member(
-                version=entry.version,
-                memory=memory,
-                missed=entry.missed,
-                number=entry.number,
-            )
-        arrays = self.read("state", manifest.state, None)
-        fields = {name: getattr(manifest, name) for name in AS_THEY_ARE}
-        return ServerState(
-            config=self.plan.config,
-            variables=self.variables.restored(arrays, "state"),
-            members=members,
-            **fields,
+        members = dict(manifest.state.members)
+        for name, file in manifest.memories.items():
+            arrays = self.read(f"member-{name}", file, members[name].version)
+            memory = self.memory.restored(arrays, "memory")
+            members[name] = members[name]._replace(memory=memory)
+        # No source equals None, so the first commit writes the state's file again.
+        arrays = self.read("state", manifest.variables, None)
+        variables = self.variables.restored(arrays, "state")
+        return manifest.state._replace(
+            variables=variables, members=members, traffic=manifest.traffic
         )
 
     def read(self, slot: str, file: ArrayFile, source: Any) -> dict[str, Any]:

@@ -56,11 +56,10 @@ class Site:
     ):
         plan.check()
         self.plan, self.rows, self.specs = plan, rows, specs or Specs.of(plan)
-        algorithm = plan.algorithm
-        self.phases = {p.name: p for p in (*algorithm.opening, *algorithm.phases)}
         # Phases that begin with the site's memory, not with a carried value.
-        self.fresh = {p.name for p in self.phases.values() if p.resample}
-        self.fresh |= {p.name for p in algorithm.opening} | {algorithm.phases[0].name}
+        first, *others = plan.algorithm.phases
+        resampled = [phase for phase in others if phase.resample]
+        self.fresh = {p.name for p in (*plan.algorithm.opening, first, *resampled)}
         self.number = 0  # the member's, as the letter in hand gives it
         self.protocol = ClientProtocol(cache, save, self.compute, nonce)
 
@@ -93,7 +92,8 @@ class Site:
         self, instruction: Instruction, memory: Any, carried: CarriedValue | None
     ) -> tuple[Parcel, Any, CarriedValue]:
         """The payload of the reply, the new memory, and what is carried on."""
-        phase, round = self.phases[instruction.phase], instruction.round
+        phase = phase_of(self.plan.algorithm, instruction.phase)
+        round = instruction.round
         incarnation = instruction.ticket.incarnation
         memory = self.plan.initial_memory() if memory is None else memory
         if phase.name in self.fresh:
