@@ -195,6 +195,13 @@ def simulated(clients, name, rounds) -> Run:
     )  # fmt: skip
 
 
+def read_audit(folder: Path) -> list[dict]:
+    """The lines of the audit log in a server's folder, oldest first."""
+    path = folder / "audit.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def spoiling(grid, node, times, change):
     """Let `change(message, reply)` make a node's first training replies, `times` often.
 

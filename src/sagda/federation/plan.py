@@ -124,6 +124,7 @@ class Specs(NamedTuple):
         """The specs of a plan, found by tracing one client without data."""
         algorithm, z, probe = plan.algorithm, plan.shape(), Probe(plan.batch_size)
         down, up, carried = {}, {}, {}
+        # Shapes are traced, so that no site needs rows to know what it will send.
         with jax.enable_x64(plan.float64):
             memory = jax.eval_shape(algorithm.memory, z)
             for opening in (True, False):

@@ -5,7 +5,7 @@ the site's half: it computes the answer. `server.evaluation` has the server's ha
 asks, and makes a row of the history from the answers.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -60,13 +60,10 @@ def answer_spec(plan: Plan, z: Point, question: str) -> Spec:
         tree = {"f": wide(0.0), "grad": z}
         if question == "sums":
             # The sums of one row have the shape of the sums of many.
-            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, *one_row(plan.width))
+            # The problem is traced with the shapes of one row and of its weight.
+            column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
+            number = column(np.float64)
+            features = column(np.float64, plan.width)
+            row = Table(features, number, position=column(np.int32))
+            tree["sums"] = jax.eval_shape(problem.inner_sums, z.x, row, number)
         return Spec.of(tree)
-
-
-def one_row(width: int) -> tuple[Any, Any]:
-    """The shapes of one row of `width` features and of its weight, to trace with."""
-    column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
-    number = column(np.float64)
-    rows = Table(column(np.float64, width), number, position=column(np.int32))
-    return rows, number

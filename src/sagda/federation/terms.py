@@ -146,6 +146,7 @@ def check_numbers(config: Config, options: Options) -> None:
     """Raise if a round asks fewer sites than the options need."""
     need = max(least(options.filter, options.faulty), options.min_clients)
     if options.filter == "multi-krum":
+        # The filter takes `faulty` answers away, and `min_clients` must be left.
         need = max(need, options.min_clients + options.faulty)
         if not options.faulty:
             raise BadValue(
@@ -190,6 +191,7 @@ class Terms(BaseModel):
                 f"all sites must have one number of features, got {widths[0]} and "
                 f"{widths[-1]}; check their files and label columns."
             )
+        # The mean of shares, not the share of all rows: each site counts alike in f.
         shares = [site.positives / site.rows for site in sites]
         tau = sum(shares) / len(shares)
         if not 0 < tau < 1:
@@ -197,20 +199,21 @@ class Terms(BaseModel):
                 "the sites together must have rows of both classes, got only "
                 f"{'positive' if tau else 'negative'} ones; check --positive."
             )
-        samples = max(site.rows for site in sites)
-        facts: dict[str, Any] = {
-            "clients": len(sites),
-            "features": widths[0],
-            "samples": samples,
-            "tau": tau,
-        }
-        if config.standardise:
-            of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
-            scaling = Scaling.from_clients(map(of, sites))
-            # Nine digits determine a single-precision number and keep letters short.
-            for name, column in scaling._asdict().items():
-                facts[name] = tuple(float(f"{value:.9g}") for value in column)
-        return cls(config=config, **facts)
+        terms = cls(
+            config=config,
+            clients=len(sites),
+            features=widths[0],
+            samples=max(site.rows for site in sites),
+            tau=tau,
+        )
+        if not config.standardise:
+            return terms
+        of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
+        scaling = Scaling.from_clients(map(of, sites))
+        # Nine digits determine a single-precision number and keep letters short.
+        short = lambda column: tuple(float(f"{value:.9g}") for value in column)
+        columns = {name: short(c) for name, c in scaling._asdict().items()}
+        return terms.model_copy(update=columns)
 
     @classmethod
     def read(cls, text: str) -> "Terms":
@@ -286,6 +289,7 @@ class Terms(BaseModel):
             config=durable.digest(self.text.encode()),
             seed=config.seed,
             batch_size=None if config.batch_size == "all" else config.batch_size,
+            # Without a cohort every member takes part, however many join later.
             cohort=config.cohort or 2**31 - 1,
             width=self.features,
             float64=config.float64,

@@ -59,6 +59,7 @@ def read_saved(folder: Path) -> SavedRun:
     plan = terms.plan(manifest.state.run)
     store = ServerStore(home, plan, manifest.terms)
     state, first, total = store.load(manifest), store.first, None
+    # Rounds compute V from the table: the stored sum is there to be compared with.
     if plan.algorithm.mean is not None:
         arrays = store.read("state", manifest.variables, None)
         total = Spec.of(total_of({}, first)).restored(arrays, "total")
@@ -85,6 +86,7 @@ def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
     state = saved.state
     rounds = [record.get("round") for record in saved.records]
     rounds = [t for t in rounds if t is not None]  # None: not a round, or the opening
+    # `read_saved` raises if a digest is wrong, so the first check holds here.
     findings = [
         Finding(
             "every file is as its digest says",
@@ -160,6 +162,7 @@ class ReplayTransport:
         seconds: float | None = None,
     ) -> Iterator[tuple[str, Letter]]:
         for name, letter in letters.items():
+            # The opening asks every member; only the recorded ones answer again.
             if name in self.accepted[letter.note.phase]:
                 answer = self.site(name).handle(letter)
                 if answer is not None:
@@ -202,6 +205,8 @@ def replay(saved: SavedRun, sites: Mapping[str, SiteFolder]) -> ServerState:
             rounds.protocol.reset()
         if "accepted" not in record:
             continue
+        # Sites that joined before this round are members with the recorded numbers,
+        # from which their random draws follow.
         members = {
             name: rounds.state.members.get(name, Member())._replace(number=number)
             for name, number in record["members"].items()

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 import sagda
-from sagda.federation.server.audit import read_audit
-from support import ROOT
+from support import ROOT, read_audit
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 

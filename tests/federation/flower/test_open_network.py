@@ -16,9 +16,9 @@ import pytest
 import sagda
 from sagda import network
 from sagda.federation.flower import processes
-from sagda.federation.server.audit import read_audit
 from sagda.federation.server.status import read_status
 from sagda.federation.trust import site_keys as identity
+from support import read_audit
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 

@@ -9,7 +9,7 @@ import pytest
 from sagda.check import BadValue
 from sagda.federation.flower import superlink
 from sagda.federation.flower.superlink import RunEnd, ServerSupervisor
-from sagda.federation.server.audit import read_audit
+from support import read_audit
 
 DEAD = 2**22 + 1  # no process has this id
 

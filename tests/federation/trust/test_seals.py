@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sagda.federation import verify
-from sagda.federation.server.audit import read_audit
 from sagda.federation.trust import site_keys as identity
 from sagda.federation.trust.authority import Keys
-from support import SITES, InProcessGrid, config_of, lead, run_in, sites_of
+from support import SITES, InProcessGrid, config_of, lead, read_audit, run_in, sites_of
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
 

@@ -61,6 +61,7 @@ class ClientProtocol:
             if pending is not None and pending.version.ticket == instruction.ticket:
                 return pending.reply  # R9: the stored bits, never a second computation
             return None
+        # Which memory does the server believe this site has?
         cache = self.reconciled(instruction)
         if cache is None:
             # The ticket is used up, so that the refresh must come under a larger one.
@@ -84,7 +85,7 @@ class ClientProtocol:
             epoch=instruction.epoch,
         )
         # The new memory stays pending: only a later instruction tells whether the
-        # server accepted it (R11).
+        # server accepted it (R11). After a crash here the site repeats this reply (R9).
         pending = PendingMemory(version, memory, reply)
         self.persist(
             cache._replace(pending=pending, high=instruction.ticket, carried=carried)

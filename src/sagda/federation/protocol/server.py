@@ -70,10 +70,12 @@ class ServerProtocol:
         self.save, self.check, self.renew = save, check, renew
         self.state = self.incarnated(state, clock)
         save(self.state)
-        self.counter = 0
-        self.live: dict[str, Ticket] = {}
+        self.counter = (
+            0  # of tickets since this start: R1 makes them larger than before
+        )
+        self.live: dict[str, Ticket] = {}  # each member's only valid ticket (R2)
         self.accepted: dict[str, Reply] = {}
-        self.lost_memory: set[str] = set()
+        self.lost_memory: set[str] = set()  # members that answered with a mismatch (R7)
 
     def incarnated(self, state: ServerState, clock: int) -> ServerState:
         """R1: the state with a larger incarnation; `__init__` saves it at once."""
@@ -116,7 +118,7 @@ class ServerProtocol:
             return self.mismatched(name)
         if reply.epoch != self.state.epoch:
             return Refusal("epoch", f"{name} answered for an epoch before the reset.")
-        if self.is_second(name):
+        if name in self.accepted:
             return Refusal("twice", f"{name} has already answered.")
         if reply.base != self.state.members[name].version:
             return Refusal("base", f"{name} started from another version.")
@@ -124,6 +126,7 @@ class ServerProtocol:
             return Refusal("version", f"{name} named its version after another ticket.")
         if (refusal := self.check(phase, reply.payload)) is not None:
             return refusal
+        # Nothing durable changes yet: `commit` does that for the whole round.
         self.accepted[name] = reply
         self.lost_memory.discard(name)
         return None
@@ -131,10 +134,6 @@ class ServerProtocol:
     def is_live(self, name: str, ticket: Ticket) -> bool:
         """R3: whether this is the client's last ticket."""
         return self.live.get(name) == ticket
-
-    def is_second(self, name: str) -> bool:
-        """R3: whether a reply of this client was accepted before."""
-        return name in self.accepted
 
     def reject(self, name: str) -> None:
         """Take back an accepted reply, before anything was committed."""
@@ -197,6 +196,7 @@ class ServerProtocol:
     def join(self, name: str) -> None:
         """Add a member with the first memory: M grows by one."""
         if name not in self.state.members:
+            # Above all numbers in use, so that no two members draw alike.
             taken = [member.number for member in self.state.members.values()]
             member = Member(number=max(taken, default=-1) + 1)
             self.change(dict(self.state.members) | {name: member})

@@ -56,6 +56,7 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, tree: PyTree) -> "Spec":
         """The specification of a tree of arrays, or of their shapes."""
+        # Both sides flatten the same tree, so names and order agree without a message.
         paths, structure = jax.tree_util.tree_flatten_with_path(tree)
         leaves = tuple(
             Leaf(
@@ -101,6 +102,7 @@ class Spec(NamedTuple):
                 if not np.isfinite(array).all():
                     raise Refused("nonfinite", f"{leaf.name} must be finite.")
                 with np.errstate(over="ignore"):  # an infinite norm is above any bound
+                    # Double precision, so that the bound is the same for all types.
                     square += float(np.square(array, dtype=np.float64).sum())
             arrays.append(array)
         if bound is not None and not math.sqrt(square) <= bound:

@@ -1,7 +1,7 @@
 """The audit log: one line for every message accepted or refused, and every change.
 
-With the coordinator's register of keys, a line's `mark` and `seal` prove who said what.
-The log is for people; the run never reads it.
+With the coordinator's register of keys, a line's `mark` and `seal` prove who sent what.
+The log is for auditors. The run never reads it.
 """
 
 import datetime
@@ -39,18 +39,10 @@ class Audit:
         """Append a line in one write, so that lines of two processes do not mix."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "what": what, **details}) + "\n"
+        # O_APPEND puts each write at the end, whichever process wrote last.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         handle = os.open(self.path, flags, 0o600)
         try:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
-
-
-def read_audit(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the log in a server's folder, oldest first."""
-    try:
-        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines]

@@ -91,26 +91,19 @@ def ask(
         try:
             if name not in letters:
                 raise Refused("late", f"{name} was not asked this question.")
-            answers[name] = checked(rounds, spec, name, question, letter.note)
+            if not isinstance(letter.note, Evaluated):
+                raise Refused(*no_answer(name, letter.note))
+            # A note is a tuple: run, configuration, round and question come first.
+            if letter.note[:4] != note[:4]:
+                raise Refused("round", f"{name} evaluated another point.")
+            rows = rounds.rows.get(name)
+            answers[name] = read_answer(spec, letter.note.payload, rows)
             rounds.notify(Event.ACCEPTED, name=name, phase="evaluate", letter=letter)
         except Refused as refused:
             rounds.refuse(name, refused.refusal, letter)
     framing = rounds.transport.framing - framing
     rounds.traffic = rounds.traffic.plus(evaluation=size, framing=framing)
     return answers
-
-
-def checked(
-    rounds: FederatedRounds, spec: Spec, name: str, question: str, note: Any
-) -> SiteAnswer:
-    """A site's answer; raises `Refused` if it answers anything else."""
-    if not isinstance(note, Evaluated):
-        raise Refused(*no_answer(name, note))
-    state = rounds.state
-    expected = state.run, state.config, state.round, question
-    if (note.run, note.config, note.round, note.question) != expected:
-        raise Refused("round", f"{name} evaluated another point.")
-    return read_answer(spec, note.payload, rounds.rows.get(name))
 
 
 def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:

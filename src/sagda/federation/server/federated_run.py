@@ -58,7 +58,7 @@ class FederatedRun:
         self.notify = notify
         self.present = set(settled.present)  # sites introduced since this start
         self.leaving = list(settled.leaving)
-        plan = settled.plan
+        plan = settled.store.plan
         z, size = plan.start(), plan.batch_size
         self.costs = cost(plan.algorithm, z, batch_size=size)
         self.opening = cost(plan.algorithm, z, batch_size=size, opening=True)
@@ -75,7 +75,7 @@ class FederatedRun:
             notify=notify,
         )
 
-    def run(self, reset: Path | None = None) -> None:
+    def run(self, reset: Path) -> None:
         """Run all rounds. Every commit is durable, so that a later run resumes there.
 
         `reset`: if this file exists, reset all variates first and remove it.
@@ -84,7 +84,7 @@ class FederatedRun:
         self.wait_for_members()
         if self.leaving:
             self.farewell(self.leaving, "left")
-        if reset is not None and reset.exists():
+        if reset.exists():
             rounds.reset()
             reset.unlink()
             self.notify(Event.RESET, epoch=rounds.state.epoch)
@@ -179,6 +179,7 @@ class FederatedRun:
             calibration=self.store.calibration(),
         )
         letters = dict.fromkeys(names, Letter(note, 0, rounds.terms))
+        # Nothing depends on the answers. Reading them only gives the sites time.
         for _ in rounds.exchange(letters, min(self.options.timeout, PARTING)):
             pass
 
@@ -199,6 +200,7 @@ class FederatedRun:
             columns |= {"auc_test": self.test_auc(self.test)}
         row = rounds.traffic.columns(t, self.costs, self.opening) | columns
         record: dict[str, Any] = {"row": row}
+        # Only the last model is calibrated, on the rows of all sites that answered.
         known = [site for site in counts if site is not None]
         if t == self.config.rounds and len(known) == len(counts):
             record["calibration"] = calibration_of(known)

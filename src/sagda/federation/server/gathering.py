@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from sagda.check import BadValue
 from sagda.federation.events import Event, Notify
-from sagda.federation.plan import Plan
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.protocol.server import ServerState
 from sagda.federation.server.rounds import first_state
@@ -30,7 +29,6 @@ class SettledRun(NamedTuple):
     """A run whose terms are fixed, with its state and its store."""
 
     terms: Terms
-    plan: Plan
     state: ServerState
     store: ServerStore
     present: frozenset[str] = frozenset()  # sites introduced since this start
@@ -65,12 +63,12 @@ def gathered(
                 introductions[site.name] = site
         names = sorted(introductions)
         notify(Event.WAITING, names=names, sites=options.sites)
-        if time.monotonic() - started > options.wait:
-            raise NoClients(
-                f"{len(names)} of {options.sites} sites connected within "
-                f"{options.wait:g} seconds"
-            )
         if len(names) < options.sites:
+            if time.monotonic() - started > options.wait:
+                raise NoClients(
+                    f"{len(names)} of {options.sites} sites connected within "
+                    f"{options.wait:g} seconds"
+                )
             time.sleep(POLL)
     return introductions, leaving
 
@@ -114,7 +112,6 @@ def begin(
         store.introduce(site)
     return SettledRun(
         terms=terms,
-        plan=plan,
         state=first_state(plan, introductions),
         store=store,
         present=frozenset(introductions),
@@ -131,9 +128,8 @@ def resume(folder: Path, config: Config) -> SettledRun:
             f"{folder} holds a run of another configuration, which differs in "
             f"{', '.join(changed)}; choose another folder with --out."
         )
-    plan = terms.plan(manifest.state.run)
-    store = ServerStore(folder, plan, manifest.terms)
-    return SettledRun(terms=terms, plan=plan, state=store.load(manifest), store=store)
+    store = ServerStore(folder, terms.plan(manifest.state.run), manifest.terms)
+    return SettledRun(terms=terms, state=store.load(manifest), store=store)
 
 
 def differences(then: Config, now: Config) -> list[str]:

@@ -125,6 +125,7 @@ def write_results(folder: Path, run: FederatedRun) -> None:
     rows, seed = run.store.rows(), run.config.seed
     if not rows:
         return
+    # [1, rows]: one seed. A column that a row does not have is NaN there.
     columns = {
         key: np.array([[row.get(key, float("nan")) for row in rows]])
         for key in dict.fromkeys(key for row in rows for key in row)

@@ -282,7 +282,9 @@ class FederatedRounds:
                     letters[name] = self.letter(name, instruction)
             self.notify(Event.ASKED, phase=phase, names=sorted(letters))
             for name, letter in self.counted(phase, letters):
-                refusal = self.receive(name, phase, letter)
+                refusal = no_answer(name, letter.note)
+                if isinstance(letter.note, Reply | Mismatch):
+                    refusal = self.protocol.receive(name, phase, letter.note)
                 if refusal is None:
                     self.traffic = self.traffic.plus(answers={phase: 1})
                     self.notify(Event.ACCEPTED, name=name, phase=phase, letter=letter)
@@ -304,13 +306,6 @@ class FederatedRounds:
         least = self.options.min_clients
         note = instruction._replace(memory=memory, min_clients=least)
         return Letter(note, self.state.members[name].number, self.terms)
-
-    def receive(self, name: str, phase: str, letter: Letter) -> Refusal | None:
-        """None if the letter is a reply that the protocol accepts, else why not."""
-        note = letter.note
-        if isinstance(note, Reply | Mismatch):
-            return self.protocol.receive(name, phase, note)
-        return no_answer(name, note)
 
     def leave_out(self, phase: str, liars: int) -> None:
         """Take back the accepted replies that the filter does not believe.

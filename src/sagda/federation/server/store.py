@@ -143,6 +143,7 @@ class ServerStore:
     def state_arrays(self, state: ServerState) -> dict[str, np.ndarray]:
         """The algorithm's state, and V if the algorithm uses the mean V / M."""
         arrays = self.variables.named(state.variables, "state")
+        # V follows from the table. It is stored so that `sagda verify` can compare.
         if self.plan.algorithm.mean is not None:
             total = total_of(state.members, self.first)
             arrays |= Spec.of(total).named(total, "total")

@@ -52,6 +52,7 @@ class Traffic(NamedTuple):
             rows = of(self.asked), of(self.answers), of(self.rows)
             return Tally(*rows, np.zeros(1))
 
+        # The opening ran once, before all rounds.
         before = used(tally(opening), opening, 1)
         since = used(tally(phases), phases, rounds)
         both = lambda name: (before[name] + since[name])[0].item()

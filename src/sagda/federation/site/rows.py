@@ -61,6 +61,7 @@ def columns(state: Path, data: str, label: str, positive: str | None) -> Path:
     name = durable.digest(json.dumps(source).encode())[:16]
     folder = durable.private(state) / f"rows-{name}"
     if not folder.exists():
+        # The file is new or has changed: columns of its earlier content go away.
         table, encoding = read_encoded(path, Roles(label, numeric=True))
         for old in state.glob("rows-*"):
             shutil.rmtree(old)

@@ -103,21 +103,16 @@ class Keys:
         signer, authority = self.signer(), read_certificate(self.ca)
         key = ec.generate_private_key(ec.SECP384R1())
         wanted = list(dict.fromkeys([*hosts, *ALWAYS]))
+        names = x509.SubjectAlternativeName([alternative(host) for host in wanted])
+        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
         certificate = (
             unsigned(named(wanted[0]), authority.subject, key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
             .add_extension(usage(signs=False), True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
-                False,
-            )
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False
-            )
-            .add_extension(
-                x509.SubjectAlternativeName([alternative(host) for host in wanted]),
-                False,
-            )
+            .add_extension(issuer, False)
+            .add_extension(purpose, False)
+            .add_extension(names, False)
             .sign(signer, hashes.SHA384())
         )
         durable.create(self.key, private_text(key, PKCS8))
