@@ -87,29 +87,19 @@ def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
     rounds = [record.get("round") for record in saved.records]
     rounds = [t for t in rounds if t is not None]  # None: not a round, or the opening
     # `read_saved` raises if a digest is wrong, so the first check holds here.
+    size = f"{len(state.members)} members, round {state.round}"
+    whole, count = rounds == list(range(state.round)), f"{len(rounds)} rounds"
     findings = [
-        Finding(
-            "every file is as its digest says",
-            True,
-            f"{len(state.members)} members, round {state.round}",
-        ),
-        Finding(
-            "every round was committed once",
-            rounds == list(range(state.round)),
-            f"{len(rounds)} rounds",
-        ),
+        Finding("every file is as its digest says", True, size),
+        Finding("every round was committed once", whole, count),
     ]
     if saved.total is not None:
         total = total_of(state.members, saved.first)
         pairs = zip(jax.tree.leaves(total), jax.tree.leaves(saved.total), strict=True)
         error = max(float(np.abs(a - b).max()) for a, b in pairs)
-        findings.append(
-            Finding(
-                "V is the sum of v_i over all M members",
-                error == 0.0,
-                f"M = {len(state.members)}, error {error:g}",
-            )
-        )
+        seen = f"M = {len(state.members)}, error {error:g}"
+        what = "V is the sum of v_i over all M members"
+        findings.append(Finding(what, error == 0.0, seen))
     members = [name for name in sorted(sites) if name in state.members]
     return findings + [agrees(saved, name, sites[name]) for name in members]
 

@@ -226,8 +226,5 @@ class ServerProtocol:
 
     def absent(self, rounds: int) -> list[str]:
         """Members that did not answer in at least `rounds` rounds in a row."""
-        return sorted(
-            name
-            for name, member in self.state.members.items()
-            if member.missed >= rounds
-        )
+        members = self.state.members
+        return sorted(name for name in members if members[name].missed >= rounds)

@@ -1,8 +1,8 @@
 """The server's files: each commit replaces the whole durable state, or nothing (R5).
 
-The folder holds `manifest.json`, which is the one commit point; the files of arrays
-that it names with their digests; and `log.jsonl`, of which the manifest says how many
-bytes count. This module decides nothing about rounds: see `server.rounds`.
+`manifest.json` is the one commit point. It names the files of arrays with their
+digests, and says how many bytes of `log.jsonl` count. This module makes no decisions
+about rounds: see `server.rounds`.
 """
 
 import hashlib

@@ -54,7 +54,7 @@ class SiteFolder:
     label: str = "label"
     positive: str | None = None
     key: str | None = None  # the file of its private key; None: nothing is signed
-    least: int = 2  # this site answers only if so many sites must answer together
+    least: int = 2  # this site refuses rounds that need fewer answers
     model: str | None = None  # FILE.py:FUNCTION that the server may name
 
     @classmethod
@@ -66,8 +66,7 @@ class SiteFolder:
                 f"`data` must be the file with the site's rows, got {data!r}; give it "
                 "with --data."
             )
-        name = str(values.get("name") or Path(data).stem)
-        check_name(name)
+        name = check_name(str(values.get("name") or Path(data).stem))
         texts = ("label", "positive", "key", "model")
         return cls(
             name=name,

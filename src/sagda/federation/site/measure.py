@@ -29,18 +29,17 @@ def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
         from sagda.simulator.torch.objective import torch_sums
 
         tree, scores = torch_sums(ASKED[question], plan.problem, rows, z)
-        parcel = Spec.of(tree).pack(tree)
-        return parcel | counted(scores, np.asarray(rows.data.label))
-    with jax.enable_x64(True):
-        wide = lambda tree: jax.tree.map(lambda a: on_device(a, np.float64), tree)
-        table, weight = wide(numbers(rows.data)), wide(rows.weight)
-        z, problem = wide(z), plan.problem
-        tree = on_host(program(question)(problem, z, table, weight))
-        parcel = Spec.of(tree).pack(tree)
-        scores = problem.score(z.x, table)
-    if scores is not None:
-        parcel |= counted(np.asarray(scores), np.asarray(rows.data.label))
-    return parcel
+    else:
+        with jax.enable_x64(True):
+            wide = lambda tree: jax.tree.map(lambda a: on_device(a, np.float64), tree)
+            table, weight = wide(numbers(rows.data)), wide(rows.weight)
+            z, problem = wide(z), plan.problem
+            tree = on_host(program(question)(problem, z, table, weight))
+            scores = problem.score(z.x, table)
+    parcel = Spec.of(tree).pack(tree)
+    if scores is None:
+        return parcel
+    return parcel | counted(np.asarray(scores), np.asarray(rows.data.label))
 
 
 @cache

@@ -1,7 +1,7 @@
 """A site's rows, read once from its file and kept as columns that can be mapped.
 
-The columns lie in folders `rows-*` of the site's own folder, named by a digest of the
-file they were read from (and of the scaling), so that a changed file is read again.
+The columns are in folders `rows-*` of the site's folder. Their names contain a digest
+of the file and of the scaling, so a changed file is read again.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The coordinator's folder of keys: a certificate authority, the server, the sites.
 
-ca.crt, ca.key            the authority; every site gets a copy of ca.crt
-server.crt, server.key    the server's certificate, signed by the authority
+ca.crt, ca.key            the authority (every site gets a copy of ca.crt)
+server.crt, server.key    the server's certificate, which the authority signed
 sites/NAME.pub            public keys of the sites that may take part
 old/                      files that were replaced or removed
 
