@@ -136,7 +136,7 @@ class Facts(NamedTuple):
 def checked_table(table: Table, place: str = "") -> Table:
     """The table with columns of one length and finite numbers, or an error.
 
-    `place` begins the message, such as `file.npz: `.
+    The message starts with `place`, such as `file.npz: `.
     """
     table = Table(*(None if c is None else np.asanyarray(c) for c in table))
     features = table.features

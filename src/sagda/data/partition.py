@@ -179,7 +179,7 @@ def by_column(
 ) -> Federation:
     """The clients named in the data, in the order of their names.
 
-    With `samples`, each client gets that many of its rows, drawn at random.
+    Each client gets all of its rows, or `samples` of them drawn at random.
     """
     if table.client is None:
         raise BadValue(

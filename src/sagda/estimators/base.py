@@ -232,7 +232,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        odds = self.decision_function(X)  # raises unless fitted
+        return self.classes_[(odds > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of both classes, by Platt's calibration.
