@@ -46,6 +46,12 @@ def existing(folder: Path) -> Any:
     return authority
 
 
+def facts_of(entry: Any) -> dict[str, Any]:
+    """What `--json` prints of a site's key."""
+    expires = entry.expires.isoformat()
+    return {"name": entry.name, "fingerprint": entry.fingerprint, "expires": expires}
+
+
 @keys.command(sort_key=0)
 def init(
     *,
@@ -110,9 +116,8 @@ def site(
         f"{entry.fingerprint}\nKeep {secret} here. "
         f"Both are valid until {entry.expires}."
     )
-    facts = {"private": str(secret), "public": str(public)}
-    facts |= {"fingerprint": entry.fingerprint, "expires": entry.expires.isoformat()}
-    return say(json, facts, text)
+    files = {"private": str(secret), "public": str(public)}
+    return say(json, files | facts_of(entry), text)
 
 
 @keys.command(sort_key=2)
@@ -131,8 +136,7 @@ def admit(
     """
     entry = existing(at).admit(public, replace)
     text = f"{entry.name} may take part until {entry.expires}: {entry.fingerprint}"
-    facts = {"name": entry.name, "fingerprint": entry.fingerprint}
-    return say(json, facts | {"expires": entry.expires.isoformat()}, text)
+    return say(json, facts_of(entry), text)
 
 
 @keys.command(sort_key=3)
@@ -183,15 +187,7 @@ def show(*, at: KeyFolder = KEYS, json: Json = False) -> int:
     facts = {
         "hosts": authority.hosts,
         "expires": authority.expires.isoformat(),
-        "sites": [
-            {
-                "name": entry.name,
-                "fingerprint": entry.fingerprint,
-                "expires": entry.expires.isoformat(),
-                "expired": entry.expired,
-            }
-            for entry in entries
-        ],
+        "sites": [facts_of(entry) | {"expired": entry.expired} for entry in entries],
     }
     hosts = ", ".join(authority.hosts) or "this machine"
     until = f"until {authority.expires:%Y-%m-%d}, {left} days left"

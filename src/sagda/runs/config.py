@@ -3,7 +3,7 @@
 Every field decides something about a run's numbers or its output. The docstrings of
 the fields are the help texts of `sagda run --help`. This module does not import JAX, so
 that the command line starts fast. It builds nothing: `experiment.py` turns a
-configuration into clients, problem and methods; `claim.py` stores it in a folder.
+configuration into clients, problem and methods, and `folder.py` stores it.
 """
 
 import json
@@ -163,7 +163,7 @@ class Config(BaseModel):
     def consistent(self) -> "Config":
         if not self.algorithms:
             raise ValueError("algorithms must name at least one algorithm")
-        if len(set_of(self.algorithms)) != len(self.algorithms):
+        if len(dict.fromkeys(self.algorithms)) != len(self.algorithms):
             raise ValueError("algorithms must name each algorithm once")
         return self
 
@@ -171,9 +171,6 @@ class Config(BaseModel):
     def run_seeds(self) -> tuple[int, ...]:
         """The seeds of the run, one trajectory each."""
         return tuple(range(self.seed, self.seed + self.seeds))
-
-
-set_of = set  # inside `Config`, the name `set` is a field
 
 
 def sentence(error: ValidationError, model: type[BaseModel], table: str = "") -> str:
