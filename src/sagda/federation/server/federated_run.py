@@ -179,7 +179,7 @@ class FederatedRun:
             calibration=self.store.calibration(),
         )
         letters = dict.fromkeys(names, Letter(note, 0, rounds.terms))
-        # Nothing depends on the answers. Reading them only gives the sites time.
+        # Nothing depends on the answers, but an exchange ends only once they are read.
         for _ in rounds.exchange(letters, min(self.options.timeout, PARTING)):
             pass
 

@@ -76,12 +76,8 @@ class Keys:
         """Make a new authority, and a certificate for a server with these names."""
         durable.private(self.folder)
         durable.private(self.sites)
-        remedy = (
-            "choose another folder with --keys, or `sagda keys renew` for a new server "
-            "certificate"
-        )
-        files = self.ca, self.ca_key, self.certificate, self.key
-        check_unused(*files, remedy=remedy)
+        remedy = "choose another folder with --keys, or see `sagda keys renew`"
+        check_unused(self.ca, self.ca_key, self.certificate, self.key, remedy=remedy)
         key = ec.generate_private_key(ec.SECP384R1())
         subject = named("sagda federation")
         certificate = (
