@@ -4,11 +4,12 @@ Checks that need data, a problem or a method are in `simulator.checks` and with 
 class.
 """
 
+import contextlib
 import difflib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -20,10 +21,16 @@ class BadKind(TypeError):
     """Invalid input: the type is not the expected one."""
 
 
-def first_line(error: Exception) -> str:
-    """The first line of another library's exception, to quote in a sentence."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
+@contextlib.contextmanager
+def quoting(what: str) -> Iterator[None]:
+    """Turn another library's exception into a sentence: `what`, and its first line."""
+    try:
+        yield
+    except (BadValue, BadKind):
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise BadValue(f"{what}: {lines[0].rstrip('.')}.") from error
 
 
 def integer(

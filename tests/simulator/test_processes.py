@@ -101,7 +101,7 @@ sys.path.insert(0, sys.argv[1] + "/../../src")
 from sagda.simulator.devices import use_cores
 use_cores()
 address = "127.0.0.1:" + sys.argv[2], 2, int(sys.argv[3])
-machines.connect(machines.ProcessAddress(*address))
+machines.connect(*address)
 jax.config.update("jax_compilation_cache_dir", sys.argv[5])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 from test_processes import CASES, simulated
@@ -218,9 +218,9 @@ def test_only_processes_of_one_step_count():
 
 def test_a_process_that_runs_alone_never_connects(monkeypatch):
     monkeypatch.setattr("jax.distributed.initialize", None)
-    processes.connect(processes.ProcessAddress(None, None, None))
+    processes.connect()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    processes.connect(processes.ProcessAddress(None, 1, None))
+    processes.connect(processes=1)
 
 
 TOGETHER = "--host0, --processes and --process must be given together"

@@ -150,10 +150,10 @@ def execute_into(
     seconds = execution.checkpoint_seconds
     if not seconds >= 0:
         raise BadValue(f"`checkpoint_seconds` must be zero or more, got {seconds}.")
-    from sagda.simulator.processes import ProcessAddress, connect, is_first
+    from sagda.simulator.processes import connect, is_first
 
     start_jax()
-    connect(ProcessAddress(execution.host0, execution.processes, execution.process))
+    connect(execution.host0, execution.processes, execution.process)
     from sagda.report.terminal import RunDisplay
     from sagda.runs.execution import Stopped, execute
     from sagda.runs.experiment import prepare, resolve

@@ -15,7 +15,7 @@ from zlib import crc32
 import jax
 import numpy as np
 
-from sagda.check import BadKind, BadValue, first_line
+from sagda.check import BadKind, BadValue, quoting
 from sagda.core import PyTree, Zero
 from sagda.keys import Key
 
@@ -163,17 +163,10 @@ class Torch:
             name: self.module.get_parameter(name).detach().to(features.dtype)
             for name in self.names
         }
-        try:
-            with torch.no_grad(), seeded(0):
-                self.train(True)
-                self.apply(values, features)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, BadValue | BadKind):
-                raise
-            raise BadValue(
-                f"`make` does not fit rows of {features.shape[1]} features{where}: "
-                f"{first_line(error)}."
-            ) from error
+        what = f"`make` does not fit rows of {features.shape[1]} features{where}"
+        with quoting(what), torch.no_grad(), seeded(0):
+            self.train(True)
+            self.apply(values, features)
 
     # After training.
 

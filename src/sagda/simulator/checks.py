@@ -3,14 +3,15 @@
 Checks of a single option are in `options.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from sagda import check
-from sagda.check import BadKind, BadValue, first_line
+from sagda.check import BadValue, quoting
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.keys import root_key
@@ -126,21 +127,24 @@ def check_feasible(problem: Problem, starts: Point) -> None:
 def check_loss(setup: Setup, z: Point) -> None:
     """Raise unless the loss fits the data and gives one value per row."""
     problem, table = setup.clients.problem, setup.clients.table
-    kind, rows = type(problem).__name__, len(jax.tree.leaves(table)[0])
-    try:
-        losses = jax.eval_shape(problem.loss, z, table, root_key(0))
-    except (TypeError, IndexError, RuntimeError, ValueError) as error:
-        if isinstance(error, BadValue | BadKind):
-            raise
-        raise BadValue(
-            f"the loss of {kind} does not fit the data: {first_line(error)}."
-        ) from error
-    shape = getattr(losses, "shape", None)
+    loss = partial(jax.eval_shape, problem.loss, z, table, root_key(0))
+    rows = len(jax.tree.leaves(table)[0])
+    check_losses(problem, loss, jax.ShapeDtypeStruct, rows)
+
+
+def check_losses(
+    problem: Problem, loss: Callable[[], Any], kind: type, rows: int
+) -> None:
+    """Raise unless `loss()` gives one value per row, in an array of this kind."""
+    name = type(problem).__name__
+    with quoting(f"the loss of {name} does not fit the data"):
+        losses = loss()
+    shape = tuple(losses.shape) if isinstance(losses, kind) else None
     if shape != (rows,):
         result = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
         raise BadValue(
-            f"the loss of {kind} must have one value per row, got "
-            f"{result} for {rows} rows; leave their mean to sagda."
+            f"the loss of {name} must have one value per row, got {result} for {rows} "
+            "rows; leave their mean to sagda."
         )
 
 

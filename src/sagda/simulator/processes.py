@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,47 +30,37 @@ ORTE = "OMPI_MCA_orte_hnp_uri"  # set by Open MPI before version 5
 T = TypeVar("T")
 
 
-class ProcessAddress(NamedTuple):
-    """Where process 0 listens, how many processes there are, and which one this is."""
-
-    host0: str | None  # None: JAX asks the cluster
-    processes: int | None
-    process: int | None
-
-    def checked(self) -> "ProcessAddress":
-        """This address, if its parts go together."""
-        if self.host0 is None and self.process is None:
-            if self.processes is not None:
-                check.integer("processes", self.processes, low=1)
-            return self
-        if self.host0 is None or self.processes is None or self.process is None:
-            raise BadValue(
-                "--host0, --processes and --process must be given together, or "
-                "--processes alone where JAX finds the other processes itself."
-            )
-        network.address("--host0", self.host0)
-        many = check.integer("processes", self.processes, low=1)
-        check.integer(
-            "process", self.process, low=0, high=many - 1, what=", the last of them"
-        )
-        return self
-
-
 def launched(environment: Mapping[str, str] = os.environ) -> int:
     """The number of processes that `srun` or `mpirun` started together with this one.
 
     Only their variables are read, so a process that was started alone pays nothing. A
     batch script of SLURM itself has no step: it counts as one process.
     """
-    tasks = (
-        environment.get("SLURM_NTASKS") if "SLURM_STEP_NODELIST" in environment else 0
-    )
-    return int(tasks or environment.get("OMPI_COMM_WORLD_SIZE") or 1)
+    slurm = "SLURM_NTASKS" if "SLURM_STEP_NODELIST" in environment else ""
+    return int(environment.get(slurm) or environment.get("OMPI_COMM_WORLD_SIZE") or 1)
 
 
-def connect(address: ProcessAddress) -> None:
-    """Meet the other processes, if there are any. Call it before JAX computes."""
-    host0, processes, process = address.checked()
+def connect(
+    host0: str | None = None, processes: int | None = None, process: int | None = None
+) -> None:
+    """Meet the other processes, if there are any. Call it before JAX computes.
+
+    Args:
+        host0: HOST:PORT where process 0 listens. None: JAX asks the cluster.
+        processes: how many processes share the run.
+        process: the number of this one, from 0.
+    """
+    if processes is not None:
+        check.integer("processes", processes, low=1)
+    if host0 is not None or process is not None:
+        if host0 is None or processes is None or process is None:
+            raise BadValue(
+                "--host0, --processes and --process must be given together, or "
+                "--processes alone where JAX finds the other processes itself."
+            )
+        network.address("--host0", host0)
+        last = ", the last of them"
+        check.integer("process", process, low=0, high=processes - 1, what=last)
     if processes == 1 or (processes is None and launched() == 1):
         return
     # JAX's own handling of SIGTERM would replace the command's.
@@ -140,41 +130,34 @@ def leave(code: int) -> None:
 
 def is_first() -> bool:
     """Whether this is process 0, which alone writes files and shows progress."""
-    return jax.process_count() == 1 or jax.process_index() == 0
-
-
-class Programs(NamedTuple):
-    """One device per process, and compiled programs that combine their bytes."""
-
-    rows: NamedSharding  # axis 0: processes
-    device: Any  # this process's
-    gather: Callable
-    add: Callable
+    return jax.process_index() == 0
 
 
 @cache
-def programs() -> Programs:
-    """The programs for this set of processes, compiled once."""
-    # In reverse order, so that each process keeps its first device.
+def first_devices() -> Mesh:
+    """The first device of each process."""
     devices = {d.process_index: d for d in reversed(jax.devices())}
-    chosen = [devices[i] for i in sorted(devices)]
-    mesh = Mesh(np.array(chosen), ("processes",))
-    whole = NamedSharding(mesh, Spec())
-    return Programs(
-        NamedSharding(mesh, Spec("processes")),
-        devices[jax.process_index()],
-        jax.jit(lambda a: a, out_shardings=whole),
-        jax.jit(lambda a: a.sum(0, dtype=a.dtype), out_shardings=whole),
+    return Mesh([devices[i] for i in sorted(devices)], ("processes",))
+
+
+def over_processes(content: bytes, combine: Callable) -> np.ndarray:
+    """`combine` of an array with one row of bytes per process, all of equal length."""
+    mesh, row = first_devices(), np.frombuffer(content, np.uint8)[None]
+    rows = jax.make_array_from_process_local_data(
+        NamedSharding(mesh, Spec("processes")), row, (jax.process_count(), row.size)
     )
+    whole = NamedSharding(mesh, Spec())
+    return np.asarray(jax.jit(combine, out_shardings=whole)(rows))
 
 
-def over_processes(content: bytes, add: bool) -> np.ndarray:
-    """The bytes of all processes, of equal length: one row each, or their sum."""
-    shared = programs()
-    row = jax.device_put(np.frombuffer(content, np.uint8)[None], shared.device)
-    shape = (jax.process_count(), len(content))
-    rows = jax.make_array_from_single_device_arrays(shape, shared.rows, [row])
-    return np.asarray((shared.add if add else shared.gather)(rows))
+def every_row(rows: jax.Array) -> jax.Array:
+    """The rows of all processes."""
+    return rows
+
+
+def sum_of_rows(rows: jax.Array) -> jax.Array:
+    """The sum over processes."""
+    return rows.sum(0, dtype=rows.dtype)
 
 
 def gathered(values: Any) -> np.ndarray:
@@ -182,7 +165,7 @@ def gathered(values: Any) -> np.ndarray:
     values = np.asarray(values)
     if jax.process_count() == 1:
         return values[None]
-    rows = over_processes(values.tobytes(), add=False)
+    rows = over_processes(values.tobytes(), every_row)
     return np.frombuffer(rows.tobytes(), values.dtype).reshape(-1, *values.shape)
 
 
@@ -203,7 +186,7 @@ def from_first(
             content = b"-" + str(mistake).encode()
     size = int(gathered(np.int64(len(content)))[0])
     # The others contribute zeros, so that the sum is what process 0 sent.
-    content = over_processes(content.ljust(size, b"\0"), add=True).tobytes()
+    content = over_processes(content.ljust(size, b"\0"), sum_of_rows).tobytes()
     if content[:1] == b"-":
         raise BadValue(content[1:].decode())
     return unpack(content[1:])

@@ -10,7 +10,7 @@ from sagda.core import Algorithm, Point
 from sagda.problems.metrics import COLUMNS, ChosenMetrics, auc
 from sagda.simulator.evaluator import EvaluatedState
 from sagda.simulator.history import History, HistoryBuffer
-from sagda.simulator.rounds import Carry, Tally
+from sagda.simulator.rounds import Carry, Tally, no_counts
 
 
 class Tallies(NamedTuple):
@@ -68,17 +68,10 @@ class Recorder:
         batch_size = evaluator.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
-        self.ledger = Tallies(*self.no_tallies(), 0.0)
+        none = lambda costs: no_counts(len(seeds), len(costs), dtype=np.int64)
+        self.ledger = Tallies(none(self.opening), none(self.phases), 0.0)
         self.latest: dict[str, np.ndarray] = {}
         self.rows = HistoryBuffer(seeds)
-
-    def no_tallies(self) -> tuple[Tally, Tally]:
-        def none(phases: int) -> Tally:
-            counts = np.zeros((len(self.seeds), phases), np.int64)
-            lost = np.zeros(len(self.seeds), np.int64)
-            return Tally(sent=counts, replied=counts, rows=counts, lost=lost)
-
-        return none(len(self.opening)), none(len(self.phases))
 
     def resume(self, past: History, ledger: Tallies) -> None:
         """Continue the history and the counts of an earlier run."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as Spec
 
 from sagda.core import Algorithm, Phase, Point, PyTree, run_round
@@ -156,10 +157,9 @@ def rounds_of(
     return jax.lax.fori_loop(first, last, body, start)
 
 
-def no_counts(phases: int) -> Tally:
-    """The counts of no rounds."""
-    none = jnp.zeros(phases, jnp.int32)
-    lost = jnp.zeros((), jnp.int32)
+def no_counts(*shape: int, dtype: Any = np.int32) -> Tally:
+    """The counts of no rounds; `shape` is [..., phases]."""
+    none, lost = np.zeros(shape, dtype), np.zeros(shape[:-1], dtype)
     return Tally(sent=none, replied=none, rows=none, lost=lost)
 
 

@@ -11,19 +11,18 @@ import jax
 import numpy as np
 import torch
 
-from sagda.check import BadKind, BadValue, first_line
 from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep, run_round
 from sagda.data.federation import Federation
 from sagda.keys import Key, key_of, root_key
 from sagda.models.torch import arrays, models_in, real, seeded, tensors
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.simulator.checks import checked_starts
+from sagda.simulator.checks import check_losses, checked_starts
 from sagda.simulator.cohort import Members, draw_members
 from sagda.simulator.loop import RoundLoop, RunList
 from sagda.simulator.options import RunOptions
 from sagda.simulator.recorder import Recorder
-from sagda.simulator.rounds import REFRESH, Carry, Tally
+from sagda.simulator.rounds import REFRESH, Carry, Tally, no_counts
 from sagda.simulator.run import Run
 from sagda.simulator.torch.evaluator import TorchEvaluator
 from sagda.simulator.torch.objective import TorchRows, projected
@@ -200,13 +199,6 @@ class TorchLoop(RoundLoop):
         return jax.tree.map(lambda a: np.array(a), tree)
 
 
-def no_counts(phases: int) -> Tally:
-    """The counts of no rounds."""
-    none = np.zeros(phases, np.int32)
-    lost = np.zeros((), np.int32)
-    return Tally(sent=none, replied=none, rows=none, lost=lost)
-
-
 def torch_loop(
     runs: RunList, problem: Problem, federation: Federation, options: RunOptions
 ) -> TorchLoop:
@@ -240,21 +232,6 @@ def check_module(rows: TorchRows, z: Point) -> None:
     for model in models_in(rows.problem):
         model.check(rows.table.features[:2])
     two = rows.cut(slice(0, 2), torch.arange(2))
-    kind = type(rows.problem).__name__
-    try:
-        with torch.no_grad(), seeded(0):
-            losses = rows.problem.loss(tensors(z), two, None)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, BadValue | BadKind):
-            raise
-        raise BadValue(
-            f"the loss of {kind} does not fit the data: {first_line(error)}."
-        ) from error
-    count = len(two.label)
-    shape = tuple(losses.shape) if torch.is_tensor(losses) else None
-    if shape != (count,):
-        result = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
-        raise BadValue(
-            f"the loss of {kind} must have one value per row, got {result} for {count} "
-            "rows; leave their mean to sagda."
-        )
+    with torch.no_grad(), seeded(0):
+        loss = partial(rows.problem.loss, tensors(z), two, None)
+        check_losses(rows.problem, loss, torch.Tensor, len(two.label))
