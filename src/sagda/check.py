@@ -33,15 +33,18 @@ def quoting(what: str) -> Iterator[None]:
         raise BadValue(f"{what}: {lines[0].rstrip('.')}.") from error
 
 
+def wrong_kind(name: str, expected: str, value: Any) -> BadKind:
+    """The error of a value whose type is not the expected one."""
+    kind = type(value).__name__
+    return BadKind(f"`{name}` must be {expected}, got {value!r:.60} of type {kind}.")
+
+
 def integer(
     name: str, value: Any, *, low: int, high: int | None = None, what: str = ""
 ) -> int:
     """`value` as an int from `low` to `high`. `what` explains the upper bound."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise BadKind(
-            f"`{name}` must be a whole number, got {value!r} "
-            f"of type {type(value).__name__}."
-        )
+        raise wrong_kind(name, "a whole number", value)
     value = int(value)
     if value < low or (high is not None and value > high):
         between = f"at least {low}" if high is None else f"between {low} and {high}"
@@ -54,9 +57,7 @@ def real(
 ) -> float:
     """`value` as a finite float in [low, high)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise BadKind(
-            f"`{name}` must be a number, got {value!r} of type {type(value).__name__}."
-        )
+        raise wrong_kind(name, "a number", value)
     value = float(value)
     if not math.isfinite(value):
         raise BadValue(f"`{name}` must be finite, got {value}.")
@@ -86,10 +87,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 def kind(name: str, value: Any, expected: type, example: str) -> None:
     """Raise unless `value` is an instance of the expected class."""
     if not isinstance(value, expected):
-        raise BadKind(
-            f"`{name}` must be a {expected.__name__}, {example}, got {value!r:.60} of "
-            f"type {type(value).__name__}."
-        )
+        raise wrong_kind(name, f"a {expected.__name__}, {example}", value)
 
 
 def keywords(what: str, function: Callable, given: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as Spec
 
 import sagda
 from sagda import Federation, Table
@@ -22,7 +23,7 @@ from sagda.models.networks import row_by_row
 from sagda.simulator.cohort import choose
 from sagda.simulator.evaluator import EvaluatedState, Evaluator, evaluate
 from sagda.simulator.exchange import packed, unpacked
-from sagda.simulator.layout import Layout, StackedRuns
+from sagda.simulator.layout import Layout, StackedRuns, shared
 from sagda.simulator.rounds import programs
 from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
@@ -184,7 +185,9 @@ def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
         keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
         layout = Layout(1 if kernel else 10, 1, 1, kernel)
         method = stack([sagda.sagda_i(local_steps=2)], np.float32)
-        lanes = StackedRuns.of(layout, method, keys, draw_starts(problem, keys))
+        lanes = shared(
+            StackedRuns(method, keys, draw_starts(problem, keys)), layout, Spec("runs")
+        )
         made = programs(layout, split=False)
         carry, _ = jax.eval_shape(made.begin, setup, *lanes)
         span = np.int32(0), np.int32(5)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sagda import check
-from sagda.check import BadKind, BadValue
+from sagda.check import BadValue
 from sagda.core import Algorithm, Point, minus
 from sagda.keys import root_key
 from sagda.problems.base import Problem
@@ -32,6 +32,12 @@ COLUMNS = (
     "gap",
     "worst_client_loss",
 )
+
+
+def in_order(columns: Collection[str]) -> list[str]:
+    """Names of columns in a history's order; those of a problem's own come last."""
+    first = [name for name in COLUMNS if name in columns]
+    return list(dict.fromkeys([*first, *columns]))
 
 
 class Metric(NamedTuple):
@@ -203,10 +209,8 @@ def chosen_metric(name: Any, metric: Any) -> OptionalMetric:
     if isinstance(metric, str):
         return OPTIONAL[check.choice("metrics", metric, OPTIONAL)]
     if not callable(metric):
-        raise BadKind(
-            "`metrics` must hold names, or functions (problem, z, rows, weight), got "
-            f"{metric!r:.60} of type {type(metric).__name__}."
-        )
+        expected = "names, or functions (problem, z, rows, weight)"
+        raise check.wrong_kind("metrics", expected, metric)
     if not isinstance(name, str) or not name.isidentifier():
         raise BadValue(
             f"`metrics` must give each function a name, got {name!r}; write "

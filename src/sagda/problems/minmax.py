@@ -71,10 +71,7 @@ class MinMax(Problem):
         functions = {"loss": loss, "score": score, "best_y": best_y}
         for name, function in functions.items():
             if not (callable(function) or (function is None and name != "loss")):
-                raise BadKind(
-                    f"`{name}` must be a function, got {function!r:.60} of type "
-                    f"{type(function).__name__}."
-                )
+                raise check.wrong_kind(name, "a function", function)
         if concavity is not None:
             concavity = check.positive("concavity", concavity)
         # Fields have other names than the hooks of `Problem`, which are methods.

@@ -17,7 +17,7 @@ from sagda.data.federation import Federation, Table
 from sagda.keys import root_key
 from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.problems.metrics import COLUMNS, ChosenMetrics, measure
+from sagda.problems.metrics import ChosenMetrics, in_order, measure
 from sagda.problems.sets import check_set
 from sagda.simulator.options import RunOptions
 from sagda.simulator.setup import Setup, numbers
@@ -161,12 +161,12 @@ def columns_of(
     if problem.uses_torch:  # nothing can be traced
         from sagda.simulator.torch.evaluator import torch_columns
 
-        return torch_columns(problem, federation, test)
-    rows = numbers(problem.columns(federation))
-    given = rows, federation.weight, federation.owner
-    columns, scores = jax.eval_shape(evaluated, root_key(0), *given)
-    names = [name for name in COLUMNS if name in columns]
-    names = list(dict.fromkeys([*names, *columns]))
+        columns, scores = torch_columns(problem, federation)
+    else:
+        rows = numbers(problem.columns(federation))
+        given = rows, federation.weight, federation.owner
+        columns, scores = jax.eval_shape(evaluated, root_key(0), *given)
+    names = in_order(columns)
     if scores is not None:
         names += ["auc_train"] if test is None else ["auc_train", "auc_test"]
     return names

@@ -24,9 +24,6 @@ from sagda.simulator.devices import kernels
 from sagda.simulator.setup import Setup, placed
 from sagda.simulator.workload import Workload, workload_of
 
-FORM = (
-    "auto, mapped, batched or chunk-N, then /N for devices, :runs or :clients, +kernel"
-)
 # The numbers below were measured with benchmarks/layouts.py on processors.
 # Bytes that the clients of a device may hold at a time: a core's cache.
 ROOM = 2**22
@@ -69,12 +66,12 @@ class Layout(NamedTuple):
 
 def devices_of_all(count: int) -> list[Any]:
     """`count` devices, as evenly as possible from all processes."""
-    devices, turn, met = jax.devices(), [], Counter()
-    for device in devices:
-        turn.append(met[device.process_index])
+    met, turn = Counter(), {}
+    for device in jax.devices():
         met[device.process_index] += 1
-    chosen = sorted(range(len(devices)), key=lambda i: turn[i])[:count]
-    return [devices[i] for i in sorted(chosen)]
+        turn[device] = met[device.process_index]
+    chosen = sorted(turn, key=turn.__getitem__)[:count]
+    return [device for device in turn if device in chosen]
 
 
 class RequestedLayout(NamedTuple):
@@ -95,7 +92,10 @@ def parse(text: str) -> RequestedLayout:
         text,
     )
     if not match:
-        raise BadValue(f"`layout` must be {FORM}, got {text!r}.")
+        raise BadValue(
+            "`layout` must be auto, mapped, batched or chunk-N, then /N for devices, "
+            f":runs or :clients, +kernel, got {text!r}."
+        )
     kind, chunk, _, devices, _, shared, kernel = match.groups()
     return RequestedLayout(
         batch=1 if kind == "mapped" else int(chunk) if chunk else None,
@@ -125,7 +125,9 @@ def resolve(
     if batch is None:
         together = -(-runs // devices) if shared == "runs" else runs
         # Gathers of short rows cost little. Scatters into y cost much.
-        saves = work.writes or row_size(setup) >= LONG
+        table = setup.clients.table
+        row = size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
+        saves = work.writes or row >= LONG
         # A single device splits the products of several clients over its threads. One
         # device of several is a core, and a second large client gains nothing there.
         large = whole and devices > 1 and together == 1 and work.memory >= LARGE
@@ -154,12 +156,12 @@ def division(
 ) -> tuple[str, int]:
     """What devices share, "runs" or "clients", and the number of devices."""
     available = jax.device_count()
-    if request.devices is not None and request.devices > available:
+    devices = request.devices or available
+    if devices > available:
         raise BadValue(
             f"`layout` must ask for at most the {available} devices that JAX has, got "
-            f"{request.devices}; sagda.use_cores() makes one of each core."
+            f"{devices}; sagda.use_cores() makes one of each core."
         )
-    devices = request.devices or available
     shared = request.shared or what_to_share(setup, work, runs, devices, alike)
     if request.devices is not None and request.shared is None and runs < devices:
         shared = "clients"  # there are not enough runs for all devices
@@ -206,12 +208,6 @@ def fitting(clients: int, memory: int, runs: int, alike: bool, room: int) -> int
     return min(sizes, key=lambda size: -clients % size)
 
 
-def row_size(setup: Setup) -> int:
-    """Bytes of a row of the clients' table."""
-    table = setup.clients.table
-    return size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
-
-
 class StackedRuns(NamedTuple):
     """The arguments that differ between runs, stacked on axis 0, on their devices."""
 
@@ -219,23 +215,10 @@ class StackedRuns(NamedTuple):
     keys: Any
     starts: Point
 
-    @classmethod
-    def of(
-        cls, layout: Layout, method: Method, keys: Any, starts: Point
-    ) -> "StackedRuns":
-        """Arguments with runs on axis 0, placed as the layout says."""
-        return cls(*shared((method, keys, starts), layout, Spec("runs")))
 
-    @staticmethod
-    def first(tree: Any, count: int) -> Any:
-        """The first `count` runs, without the copies that fill up the devices."""
-
-        def cut(a: Any) -> Any:
-            if isinstance(a, jax.ShapeDtypeStruct):
-                return jax.ShapeDtypeStruct((count, *a.shape[1:]), a.dtype)
-            return a[:count]
-
-        return jax.tree.map(cut, tree)
+def first_runs(tree: Any, count: int) -> Any:
+    """The first `count` runs, without the copies that fill up the devices."""
+    return jax.tree.map(lambda a: a[:count], tree)
 
 
 def shared(tree: Any, layout: Layout, spec: PyTree) -> Any:

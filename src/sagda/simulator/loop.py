@@ -16,7 +16,7 @@ import numpy as np
 
 from sagda import check
 from sagda.methods import Method
-from sagda.simulator.layout import Layout, StackedRuns, shared
+from sagda.simulator.layout import Layout, StackedRuns, first_runs, shared
 from sagda.simulator.options import RunOptions
 from sagda.simulator.processes import gathered
 from sagda.simulator.recorder import Recorder
@@ -182,8 +182,11 @@ class CompiledLoop(RoundLoop):
         self.place: Callable[[Carry], Carry] = lambda c: shared(c, layout, self.specs)
 
     def expected(self) -> Carry:
-        carry, _ = jax.eval_shape(self.programs.begin, self.setup, *self.stacked)
-        return self.stacked.first(carry, len(self.runs.seeds))
+        def first(*stacked: Any) -> Carry:
+            carry, _ = self.programs.begin(self.setup, *stacked)
+            return first_runs(carry, len(self.runs.seeds))
+
+        return jax.eval_shape(first, *self.stacked)
 
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
         clock = time.perf_counter()
@@ -210,4 +213,4 @@ class CompiledLoop(RoundLoop):
 
     def fetched(self, tree: Any) -> Any:
         # Copies of the last run that fill up the devices are dropped.
-        return self.stacked.first(fetch(tree), len(self.runs.seeds))
+        return first_runs(fetch(tree), len(self.runs.seeds))

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numpy as np
 
 from sagda import check
-from sagda.check import BadKind, BadValue
+from sagda.check import BadValue
 from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.problems.base import Problem
@@ -108,16 +108,13 @@ class RunOptions:
                     f"`metrics` may not define {name!r}, which is a column that sagda "
                     "measures; choose another name."
                 )
-        several = isinstance(self.progress, Iterable) and not callable(self.progress)
-        callbacks = tuple(self.progress) if several else (self.progress,)  # type: ignore[arg-type]
-        callbacks = () if self.progress is None else callbacks
+        callbacks = () if self.progress is None else self.progress
+        callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
         object.__setattr__(self, "progress", callbacks)
         for callback in callbacks:
             if not callable(callback):
-                raise BadKind(
-                    "`progress` must be a callable or a sequence of them, got "
-                    f"{callback!r:.60} of type {type(callback).__name__}."
-                )
+                expected = "a callable or a sequence of them"
+                raise check.wrong_kind("progress", expected, callback)
 
     @property
     def seed_list(self) -> tuple[int, ...]:

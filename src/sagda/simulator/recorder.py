@@ -7,27 +7,21 @@ import numpy as np
 
 from sagda.algorithms.costs import PhaseCost, cost
 from sagda.core import Algorithm, Point
-from sagda.problems.metrics import COLUMNS, ChosenMetrics, auc
+from sagda.problems.metrics import ChosenMetrics, auc, in_order
 from sagda.simulator.evaluator import EvaluatedState
 from sagda.simulator.history import History, HistoryBuffer
 from sagda.simulator.rounds import Carry, Tally, no_counts
 
 
 class Tallies(NamedTuple):
-    """Whole-number counts of a run so far. Chunks of any length add up to the same."""
+    """Whole-number counts of a run so far. Chunks of any length add up to the same.
+
+    They have 64 bits, which no run overflows.
+    """
 
     opening: Tally
     rounds: Tally
     seconds: float  # in rounds, without compiling
-
-    def add(self, tally: Tally, seconds: float) -> "Tallies":
-        total = jax.tree.map(np.add, self.rounds, tally)
-        return self._replace(rounds=total, seconds=self.seconds + seconds)
-
-
-def in_full(tally: Tally) -> Tally:
-    """The counts in 64 bits, which no run overflows."""
-    return jax.tree.map(lambda a: np.asarray(a, np.int64), tally)
 
 
 def used(
@@ -81,11 +75,14 @@ class Recorder:
 
     def open(self, tally: Tally) -> None:
         """Record the counts of the opening phases."""
-        self.ledger = self.ledger._replace(opening=in_full(tally))
+        opening = jax.tree.map(np.add, self.ledger.opening, tally)
+        self.ledger = self.ledger._replace(opening=opening)
 
     def count(self, tally: Tally, seconds: float) -> None:
         """Add the counts and the time of a chunk of rounds."""
-        self.ledger = self.ledger.add(in_full(tally), seconds)
+        rounds = jax.tree.map(np.add, self.ledger.rounds, tally)
+        seconds += self.ledger.seconds
+        self.ledger = self.ledger._replace(rounds=rounds, seconds=seconds)
 
     def evaluate(self, carry: Carry, t: int) -> None:
         """Evaluate the runs at round `t` and append a row."""
@@ -101,8 +98,7 @@ class Recorder:
         row["eval_bytes"] = 0 * everyone
         row["lost_rounds"] = self.ledger.rounds.lost
         row["seconds"] = self.ledger.seconds * everyone
-        first = [name for name in COLUMNS if name in columns]
-        row |= {name: columns[name] for name in dict.fromkeys([*first, *columns])}
+        row |= {name: columns[name] for name in in_order(columns)}
         if scores is not None:
             label = self.evaluator.label
             row["auc_train"] = np.array([auc(s, label) for s in scores])

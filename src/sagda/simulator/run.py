@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+from jax.tree_util import keystr
 
 from sagda import check
 from sagda.check import BadValue
@@ -41,20 +42,15 @@ class Run(NamedTuple):
     def arrays(self) -> dict[str, np.ndarray]:
         """The run as arrays by name, for a file. `resume` accepts them."""
         columns = {
-            f"history/{i:03d}/{name}": column
+            f"history/{i:03d}/{name}": np.asarray(column, order="C")
             for i, (name, column) in enumerate(self.history.columns.items())
         }
-        setting = {}
+        arrays = named(self.carry, "carry") | named(self.ledger, "ledger") | columns
+        arrays["round"] = np.array(self.round)
+        arrays["compile_seconds"] = np.array(self.compile_seconds)
         if self.setting is not None:
-            setting["setting"] = written(self.setting)
-        numbers = {"round": self.round, "compile_seconds": self.compile_seconds}
-        return (
-            named(self.carry, "carry")
-            | named(self.ledger, "ledger")
-            | {name: np.array(value) for name, value in numbers.items()}
-            | {name: np.asarray(column, order="C") for name, column in columns.items()}
-            | setting
-        )
+            arrays["setting"] = written(self.setting)
+        return arrays
 
     @property
     def diverged(self) -> dict[int, int]:
@@ -153,16 +149,9 @@ def read(array: np.ndarray) -> dict[str, str]:
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
     """The arrays of a tree, named by their paths in it, such as `carry/state/z/x`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    name = lambda path: "/".join([prefix, *(plain(key) for key in path)])
+    first = jax.tree_util.GetAttrKey(prefix)
+    name = lambda path: keystr((first, *path), simple=True, separator="/")
     return {name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
-
-
-def plain(key: Any) -> str:
-    """One step of a path, without JAX's brackets and dots."""
-    for attribute in ("name", "key", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
 
 
 def filled(like: PyTree, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:

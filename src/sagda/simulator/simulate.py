@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as Spec
 
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation
@@ -20,7 +21,7 @@ from sagda.problems.base import Problem
 from sagda.simulator.checks import check_loss, check_run, checked_starts
 from sagda.simulator.evaluator import Evaluator
 from sagda.simulator.history import History
-from sagda.simulator.layout import StackedRuns, resolve
+from sagda.simulator.layout import StackedRuns, resolve, shared
 from sagda.simulator.loop import CompiledLoop, RunList
 from sagda.simulator.options import RunOptions, takes_options
 from sagda.simulator.recorder import Recorder
@@ -156,13 +157,13 @@ def compiled_loop(
     metrics = options.chosen_metrics
     evaluator = Evaluator(view, options.test, metrics)
     recorder = Recorder(evaluator, algorithm, z, runs.seeds, metrics)
-    stacked = StackedRuns.of(layout, stack(runs.methods, dtype), keys, starts)
+    stacked = StackedRuns(stack(runs.methods, dtype), keys, starts)
     return CompiledLoop(
         runs=runs,
         recorder=recorder,
         setup=setup,
         layout=layout,
-        stacked=stacked,
+        stacked=shared(stacked, layout, Spec("runs")),
     )
 
 

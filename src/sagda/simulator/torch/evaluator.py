@@ -137,10 +137,8 @@ class TorchEvaluator:
         return total / self.clients
 
 
-def torch_columns(
-    problem: Problem, federation: Federation, test: Table | None
-) -> list[str]:
-    """The names of the columns that evaluations measure, found with two rows."""
+def torch_columns(problem: Problem, federation: Federation) -> tuple[list[str], Any]:
+    """The columns that evaluations measure, and scores or None, found with two rows."""
     rows = TorchRows.of(problem, federation, None, np.float32)
     two: Any = rows.cut(slice(0, 2), torch.arange(2))
     weight: Any = torch.full((2,), 0.5)
@@ -151,6 +149,4 @@ def torch_columns(
         phi = ["grad_phi_sq", "phi", "gap"]
         names += ["grad_x_sq", "grad_y_sq"] if sums is None else phi
         names += list(problem.metrics(z, two, weight))
-        if problem.score(z.x, two) is not None:
-            names += ["auc_train"] if test is None else ["auc_train", "auc_test"]
-    return names
+        return names, problem.score(z.x, two)
