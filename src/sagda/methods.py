@@ -74,15 +74,14 @@ def rates(name: str, value: Any) -> Rates:
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if isinstance(value, Rates):
-        x, y = value.x, value.y
-    elif isinstance(value, tuple | list):
-        if len(value) != 2:
-            raise BadValue(
-                f"`{name}` must be one rate or a pair (x, y), got {len(value)} values."
-            )
-        x, y = value
-    else:
-        x = y = value
+        value = value.x, value.y
+    elif not isinstance(value, tuple | list):
+        value = value, value
+    if len(value) != 2:
+        raise BadValue(
+            f"`{name}` must be one rate or a pair (x, y), got {len(value)} values."
+        )
+    x, y = value
 
     def checked(half: str, eta: Any) -> Any:
         # Traced rates (inside a compiled program) have no value to check.

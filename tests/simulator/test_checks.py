@@ -173,7 +173,7 @@ CASES = {
     ),
     "a metric that is a number": (
         lambda: simulate(metrics={"x_norm": 3.0}),
-        "`metrics` must hold names, or functions (problem, z, rows, weight), got 3.0 "
+        "`metrics` must be names, or functions (problem, z, rows, weight), got 3.0 "
         "of type float.",
     ),
     "a metric without a name": (

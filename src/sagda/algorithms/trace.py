@@ -67,7 +67,12 @@ def trace_round(
         ) -> tuple[Any, Any]:
             turn = Turn(t, root_key(0))
             out = phase.client(objective(*arguments), message, kept, turn)
-            return pair_of(phase, out)
+            if isinstance(out, tuple) and len(out) == 2:
+                return out
+            raise BadKind(
+                f"the client function of phase {phase.name!r} must return a pair "
+                f"(reply, kept), got {type(out).__name__}."
+            )
 
         program, (reply, kept) = jax.make_jaxpr(work, return_shape=True)(
             t, message, kept, *arguments
@@ -79,16 +84,6 @@ def trace_round(
 
         state = jax.eval_shape(fold, state, reply, t)
         memory = jax.eval_shape(phase.renew, memory, reply)
-
-
-def pair_of(phase: Phase, out: Any) -> tuple[Any, Any]:
-    """`out`, or a `BadKind` if a client function did not return two values."""
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise BadKind(
-            f"the client function of phase {phase.name!r} must return a pair (reply, "
-            f"kept), got {type(out).__name__}."
-        )
-    return out
 
 
 def programs_in(equation: Any) -> list[Any]:

@@ -5,7 +5,7 @@ of the history are collected in `recorder.py`.
 """
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +49,8 @@ class Evaluator:
         self.view, self.metrics, self.test = view, metrics, None
         self.together: int | None = None  # the number of runs evaluated at a time
         self.batch_size = view.clients.batch_size
+        self.label = getattr(view.clients.table, "label", None)
+        self.test_label = None if test is None else test.label
         if test is not None:
             columns = Table(test.features, test.label)
             put = partial(on_device, dtype=view.weight.dtype)
@@ -63,7 +65,8 @@ class Evaluator:
         join = lambda *arrays: np.concatenate(arrays)[:runs]
         measured: Measurements = jax.tree.map(join, *parts)
         if measured.scores is not None:
-            scores = [s[: len(self.label)] for s in measured.scores]
+            # Spare rows, with weight zero, come last.
+            scores = measured.scores[:, : np.count_nonzero(self.view.weight)]
             measured = measured._replace(scores=scores)
         return measured
 
@@ -79,17 +82,6 @@ class Evaluator:
         size = -(-runs // count)
         chosen = np.minimum(np.arange(count * size), runs - 1).reshape(count, size)
         return [jax.tree.map(lambda a, some=some: a[some], state) for some in chosen]
-
-    @cached_property
-    def label(self) -> np.ndarray:
-        """The labels of the training rows. Spare rows, with weight zero, come last."""
-        count = np.count_nonzero(self.view.weight)
-        return np.asarray(self.view.clients.table.label)[:count]
-
-    @cached_property
-    def test_label(self) -> np.ndarray:
-        assert self.test is not None
-        return np.asarray(self.test.label)
 
 
 def evaluate_run(

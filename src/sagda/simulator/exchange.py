@@ -188,7 +188,7 @@ def exchange_in(
             return added, (kept, renewed)
 
         clients, slots = setup.clients, my_ids
-        if gathers(setup):
+        if not everyone and clients.widest <= NEAR:
             # In the copied table the cohort's clients are numbered from 0.
             clients = clients.near(my_ids)
             slots = jnp.arange(len(my_ids), dtype=jnp.int32)
@@ -211,12 +211,6 @@ def exchange_in(
         return reply, count / setup.clients.count, (tables, kept, drift)
 
     return exchange
-
-
-def gathers(setup: Setup) -> bool:
-    """Whether a cohort's rows are copied together before it works."""
-    clients = setup.clients
-    return setup.cohort < clients.count and clients.widest <= NEAR
 
 
 def packed(memories: PyTree) -> Tables:

@@ -1,7 +1,7 @@
 """`History`: what a run measured, one value per seed and evaluated round.
 
-Imports no JAX, so that reports open quickly. How the columns are measured and labelled
-is in `problems.metrics`; `recorder.py` fills them.
+How the columns are measured and labelled is in `problems.metrics`. `recorder.py` fills
+them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,15 +58,14 @@ class History:
         check.real("epsilon", epsilon)
         reached = self[column] <= epsilon
         first = reached.argmax(axis=1)[:, None]
-        at = lambda values: np.where(
-            reached.any(axis=1), np.take_along_axis(values, first, 1)[:, 0], np.nan
-        )
-        both = self["bytes_down"] + self["bytes_up"]
-        return {
-            "rounds": at(self["round"]),
-            "samples": at(self["samples"]),
-            "bytes": at(both),
+        counts = {
+            "rounds": self["round"],
+            "samples": self["samples"],
+            "bytes": self["bytes_down"] + self["bytes_up"],
         }
+        at = lambda values: np.take_along_axis(values, first, 1)[:, 0]
+        ever = reached.any(axis=1)
+        return {name: np.where(ever, at(c), np.nan) for name, c in counts.items()}
 
     def rows(self) -> Iterator[dict[str, float | int]]:
         """One dictionary per seed and evaluation."""
@@ -93,10 +92,8 @@ class HistoryBuffer:
         if not self.columns:
             self.columns = {name: value[:, None].copy() for name, value in row.items()}
         elif self.count == self.columns["round"].shape[1]:
-            twice = lambda column: np.concatenate([column, column], axis=1)
-            self.columns = {
-                name: twice(column) for name, column in self.columns.items()
-            }
+            for name, column in self.columns.items():
+                self.columns[name] = np.concatenate([column, column], axis=1)
         for name, column in self.columns.items():
             column[:, self.count] = row[name]
         self.count += 1

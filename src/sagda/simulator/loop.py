@@ -13,26 +13,62 @@ from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec as Spec
 
 from sagda import check
-from sagda.methods import Method
-from sagda.simulator.layout import Layout, StackedRuns, first_runs, shared
+from sagda.core import Point
+from sagda.data.federation import Federation
+from sagda.methods import Method, stack
+from sagda.problems.base import Problem
+from sagda.simulator.checks import check_loss
+from sagda.simulator.evaluator import Evaluator
+from sagda.simulator.layout import StackedRuns, first_runs, resolve, shared
 from sagda.simulator.options import RunOptions
 from sagda.simulator.processes import gathered
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.simulator.run import Progress, Run, checked_resume
-from sagda.simulator.setup import Setup, fetch
+from sagda.simulator.setup import Setup, View, fetch
 
 CHUNK_SECONDS = 0.5
 
 
 class RunList(NamedTuple):
-    """The runs of one call: method k and seed k make run k."""
+    """The runs of one call, in one program: run k has method k and seed k."""
 
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
-    setting: dict[str, str]  # what a resumed run must have in common, as texts
+    problem: Problem
+    federation: Federation
+    options: RunOptions
+
+    @property
+    def cohort(self) -> int:
+        """m."""
+        return self.options.cohort or self.federation.clients
+
+    @property
+    def dtype(self) -> Any:
+        """The type of real numbers."""
+        return np.float64 if self.options.float64 else np.float32
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """What a resumed run must have in common, as texts."""
+        options, test = self.options, self.options.test
+        setting = {
+            "method": "; ".join(dict.fromkeys(map(repr, self.methods))),
+            "problem": type(self.problem).__name__,
+            "split": self.federation.hash,
+            "cohort": self.cohort,
+            "batch_size": options.batch_size,
+            "dropout": options.dropout,
+            "seeds": self.seeds,
+            "float64": options.float64,
+            "metrics": tuple(name for name, _ in options.chosen_metrics),
+            "test": "none" if test is None else f"{len(test.label)} rows",
+        }
+        return {name: str(value) for name, value in setting.items()}
 
 
 class RoundLoop(abc.ABC):
@@ -47,6 +83,7 @@ class RoundLoop(abc.ABC):
     ):
         """`largest_round`: rows that one round can use at most."""
         self.runs, self.recorder, self.layout = runs, recorder, layout
+        self.setting = runs.setting
         # Rows of a chunk are counted in 32 bits.
         self.longest_chunk = max(1, (2**31 - 1) // largest_round)
         self.compile_seconds = 0.0
@@ -68,12 +105,12 @@ class RoundLoop(abc.ABC):
         """Arrays of the runs on the host, which later rounds do not change."""
 
     @final
-    def run(self, options: RunOptions) -> Run:
+    def run(self) -> Run:
         """All rounds, unless all runs diverge or a callback stops them before."""
-        resume = None
+        options, resume = self.runs.options, None
         if options.resume is not None:
             resume = checked_resume(
-                options.resume, self.expected(), self.recorder, self.runs.setting
+                options.resume, self.expected(), self.recorder, self.setting
             )
             what = ", those already run"
             check.integer("rounds", options.rounds, low=resume.round, what=what)
@@ -82,21 +119,19 @@ class RoundLoop(abc.ABC):
             for callback in options.callbacks:
                 if isinstance(callback, AbstractContextManager):
                     entered.enter_context(callback)
-            carry, t = self.advance_all(carry, t, options)
+            carry, t = self.advance_all(carry, t)
         return self.snapshot(carry, t)
 
     @final
-    def advance_all(
-        self, carry: Carry, t: int, options: RunOptions
-    ) -> tuple[Carry, int]:
+    def advance_all(self, carry: Carry, t: int) -> tuple[Carry, int]:
         """Chunks of rounds, with evaluations and callbacks after them."""
-        recorder, rounds, every = self.recorder, options.rounds, options.eval_every
-        notify = partial(self.notify, options)
+        options, recorder = self.runs.options, self.recorder
+        rounds, every = options.rounds, options.eval_every
         size, stopped = 1, False
         diverged = self.fetched(carry.broken) >= 0
         if 0 < t < rounds and not diverged.all():
             # A run that a callback stopped stays stopped when it is resumed.
-            stopped = bool(gathered(notify(carry, t)).any())
+            stopped = bool(gathered(self.notify(carry, t)).any())
         while t < rounds and not diverged.all() and not stopped:
             # A chunk ends at the next evaluation at the latest.
             ahead = min(options.chunk or size, self.longest_chunk)
@@ -108,7 +143,7 @@ class RoundLoop(abc.ABC):
             t, diverged = stop, self.fetched(carry.broken) >= 0
             if t % every == 0 or t == rounds or diverged.all():
                 self.evaluate(carry, t)
-            wish = notify(carry, t)
+            wish = self.notify(carry, t)
             # Every process must cut chunks, and stop, at the same rounds.
             agreed = gathered([seconds, float(wish)])
             seconds, stopped = float(agreed[0, 0]), bool(agreed[:, 1].any())
@@ -118,7 +153,7 @@ class RoundLoop(abc.ABC):
                 size = max(1, size // 2)
         if stopped and recorder.latest["round"][0] < t:
             self.evaluate(carry, t)
-            notify(carry, t)
+            self.notify(carry, t)
         return carry, t
 
     @final
@@ -129,8 +164,9 @@ class RoundLoop(abc.ABC):
         self.recorder.evaluate(self.fetched(carry), t)
 
     @final
-    def notify(self, options: RunOptions, carry: Carry, t: int) -> bool:
+    def notify(self, carry: Carry, t: int) -> bool:
         """Call every callback; True if one of them wants the run to stop."""
+        options = self.runs.options
         if not options.callbacks:
             return False
         progress = Progress(
@@ -141,7 +177,7 @@ class RoundLoop(abc.ABC):
             snapshot=partial(self.snapshot, carry, t),
             history=self.recorder.rows.so_far,
             methods=self.runs.methods,
-            setting=self.runs.setting,
+            setting=self.setting,
         )
         answers = [callback(progress) for callback in options.callbacks]
         # Only a truth value stops a run; callbacks may return anything else.
@@ -156,7 +192,7 @@ class RoundLoop(abc.ABC):
             round=t,
             ledger=self.recorder.ledger,
             compile_seconds=self.compile_seconds,
-            setting=self.runs.setting,
+            setting=self.setting,
             layout=self.layout,
         )
 
@@ -165,28 +201,40 @@ class RoundLoop(abc.ABC):
 class CompiledLoop(RoundLoop):
     """Rounds as compiled JAX programs, on the devices of a layout."""
 
-    def __init__(
-        self,
-        runs: RunList,
-        recorder: Recorder,
-        setup: Setup,
-        layout: Layout,
-        stacked: StackedRuns,
-    ):
-        rows = setup.cohort * setup.clients.widest
+    def __init__(self, runs: RunList, keys: Any, starts: Point):
+        """From checked options and starts: data on the devices, layout, recorder."""
+        options, federation, dtype = runs.options, runs.federation, runs.dtype
+        starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
+        z = jax.tree.map(lambda a: a[0], starts)
+        setup = Setup.of(
+            runs.problem,
+            federation,
+            dtype,
+            cohort=runs.cohort,
+            batch_size=options.batch_size,
+            dropout=options.dropout,
+        )
+        check_loss(setup, z)
+        algorithm = runs.methods[0].build()
+        layout = resolve(options.layout, setup, algorithm, z, len(runs.seeds))
+        if layout.devices > 1:
+            setup = setup.over(layout.mesh)
+        view = View.of(setup, federation, dtype)
+        evaluator = Evaluator(view, options.test, options.chosen_metrics)
+        recorder = Recorder(evaluator, algorithm, z, runs.seeds)
+        rows = runs.cohort * federation.widest
         super().__init__(runs, recorder, str(layout), rows)
-        self.setup, self.stacked = setup, stacked
-        self.split = is_split(layout, setup.cohort, setup.clients.count)
-        self.specs = carry_specs(layout, self.split)
-        self.programs = programs(layout, self.split)
-        self.place: Callable[[Carry], Carry] = lambda c: shared(c, layout, self.specs)
+        self.setup = setup
+        stacked = StackedRuns(stack(runs.methods, dtype), keys, starts)
+        self.stacked = shared(stacked, layout, Spec("runs"))
+        split = is_split(layout, runs.cohort, federation.clients)
+        specs = carry_specs(layout, split)
+        self.programs = programs(layout, split)
+        self.place: Callable[[Carry], Carry] = lambda c: shared(c, layout, specs)
 
     def expected(self) -> Carry:
-        def first(*stacked: Any) -> Carry:
-            carry, _ = self.programs.begin(self.setup, *stacked)
-            return first_runs(carry, len(self.runs.seeds))
-
-        return jax.eval_shape(first, *self.stacked)
+        carry, _ = jax.eval_shape(self.programs.begin, self.setup, *self.stacked)
+        return jax.eval_shape(partial(first_runs, count=len(self.runs.seeds)), carry)
 
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
         clock = time.perf_counter()

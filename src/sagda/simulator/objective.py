@@ -1,7 +1,7 @@
 """`Clients`: the rows of all clients in one table, and their objectives f_i.
 
 Client i has the rows `start[i]` to `start[i] + size[i]`. All shapes in a compiled
-program must be fixed, so clients of different sizes are cut at the size of the largest
+program must be fixed. So clients of different sizes are cut at the size of the largest
 one, and surplus rows get weight zero. PyTorch's counterpart is `torch/objective.py`.
 """
 

@@ -108,8 +108,9 @@ class RunOptions:
                     f"`metrics` may not define {name!r}, which is a column that sagda "
                     "measures; choose another name."
                 )
-        callbacks = () if self.progress is None else self.progress
-        callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
+        given: Any = () if self.progress is None else self.progress
+        several = isinstance(given, Iterable) and not callable(given)
+        callbacks = tuple(given) if several else (given,)
         object.__setattr__(self, "progress", callbacks)
         for callback in callbacks:
             if not callable(callback):

@@ -25,7 +25,7 @@ from sagda.check import BadValue
 
 SILENCE = 30  # seconds without a sign of life after which a process counts as dead
 PATIENCE = 120.0  # seconds that processes wait for each other at the start
-GOODBYE = 5.0  # seconds that a process with an error waits for the others to end, too
+GOODBYE = 5.0  # seconds that a process with an error waits for the others to end
 ORTE = "OMPI_MCA_orte_hnp_uri"  # set by Open MPI before version 5
 T = TypeVar("T")
 

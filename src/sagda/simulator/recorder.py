@@ -7,7 +7,7 @@ import numpy as np
 
 from sagda.algorithms.costs import PhaseCost, cost
 from sagda.core import Algorithm, Point
-from sagda.problems.metrics import ChosenMetrics, auc, in_order
+from sagda.problems.metrics import auc, in_order
 from sagda.simulator.evaluator import EvaluatedState
 from sagda.simulator.history import History, HistoryBuffer
 from sagda.simulator.rounds import Carry, Tally, no_counts
@@ -54,11 +54,12 @@ class Recorder:
         algorithm: Algorithm,
         z: Point,
         seeds: tuple[int, ...],
-        metrics: ChosenMetrics,
     ):
-        self.evaluator, self.seeds, self.metrics = evaluator, seeds, metrics
+        self.evaluator, self.seeds = evaluator, seeds
         # Fields of the carry that an evaluation uses in addition to the iterate.
-        self.needs = {field for _, metric in metrics for field in metric.needs}
+        self.needs = {
+            field for _, metric in evaluator.metrics for field in metric.needs
+        }
         batch_size = evaluator.batch_size
         self.phases = cost(algorithm, z, batch_size=batch_size)
         self.opening = cost(algorithm, z, batch_size=batch_size, opening=True)
@@ -99,11 +100,13 @@ class Recorder:
         row["lost_rounds"] = self.ledger.rounds.lost
         row["seconds"] = self.ledger.seconds * everyone
         row |= {name: columns[name] for name in in_order(columns)}
-        if scores is not None:
-            label = self.evaluator.label
-            row["auc_train"] = np.array([auc(s, label) for s in scores])
-        if test_scores is not None:
-            label = self.evaluator.test_label
-            row["auc_test"] = np.array([auc(s, label) for s in test_scores])
+        scored = {
+            "auc_train": (scores, self.evaluator.label),
+            "auc_test": (test_scores, self.evaluator.test_label),
+        }
+        for name, (values, labels) in scored.items():
+            if values is not None:
+                label = np.asarray(labels)[: len(values[0])]
+                row[name] = np.array([auc(s, label) for s in values])
         self.latest = row
         self.rows.append(row)

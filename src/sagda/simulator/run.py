@@ -49,7 +49,8 @@ class Run(NamedTuple):
         arrays["round"] = np.array(self.round)
         arrays["compile_seconds"] = np.array(self.compile_seconds)
         if self.setting is not None:
-            arrays["setting"] = written(self.setting)
+            texts = {name: portable(text) for name, text in self.setting.items()}
+            arrays["setting"] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
         return arrays
 
     @property
@@ -87,13 +88,14 @@ def checked_resume(
         columns = sorted(name for name in resume if name.startswith("history/"))
         history = {name.split("/", 2)[2]: resume[name] for name in columns}
         ledger: Tallies = filled(recorder.ledger, resume, "ledger")
+        texts = resume.get("setting")
         resume = Run(
             history=History(recorder.seeds, history),
             carry=filled(expected, resume, "carry"),
             round=int(resume["round"]),
             ledger=ledger._replace(seconds=float(ledger.seconds)),
             compile_seconds=float(resume["compile_seconds"]),
-            setting=read(resume["setting"]) if "setting" in resume else None,
+            setting=None if texts is None else json.loads(texts.tobytes()),
         )
     check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")
     for field, now in setting.items():
@@ -116,7 +118,7 @@ def checked_resume(
 
 def check_columns(past: History, recorder: Recorder) -> None:
     """Raise if the history has other columns than the rows to come."""
-    chosen = [name for name, _ in recorder.metrics]
+    chosen = [name for name, _ in recorder.evaluator.metrics]
     wanted = {"round", *chosen}
     if recorder.evaluator.test is not None and "auc_train" in past.columns:
         wanted.add("auc_test")
@@ -133,17 +135,6 @@ def check_columns(past: History, recorder: Recorder) -> None:
 def portable(text: str) -> str:
     """`text` without memory addresses, which differ between processes."""
     return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)
-
-
-def written(setting: dict[str, str]) -> np.ndarray:
-    """Texts as an array of bytes, for a file."""
-    texts = {field: portable(text) for field, text in setting.items()}
-    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
-
-
-def read(array: np.ndarray) -> dict[str, str]:
-    """The texts that `written` stored."""
-    return json.loads(np.asarray(array, np.uint8).tobytes())
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 What changes from round to round is `rounds.Carry`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,13 +39,9 @@ class Setup:
         cohort: int,
         batch_size: int | None,
         dropout: float = 0.0,
-        mesh: Mesh | None = None,
     ) -> "Setup":
-        """The setup of a run, on every device of `mesh` (or on the first device).
-
-        Floats become `dtype`.
-        """
-        put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype, mesh), tree)
+        """The setup of a run, on the first device. Floats become `dtype`."""
+        put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype), tree)
         size = federation.size
         even = bool(size.min() == size.max()) and not federation.room
         clients = Clients(
@@ -58,6 +54,12 @@ class Setup:
             batch_size=batch_size,
         )
         return cls(clients, dropout or None, cohort)
+
+    def over(self, mesh: Mesh) -> "Setup":
+        """The same setup on every device of `mesh`."""
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        put = lambda a: placed(np.asarray(a), everywhere)
+        return replace(self, clients=jax.tree.map(put, self.clients))
 
     def objective(self, i: Any) -> Sampled:
         """f_i."""
@@ -93,8 +95,8 @@ def numbers(data: PyTree) -> PyTree:
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
-def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
-    """An array on the first device, or on all devices of `mesh`.
+def on_device(array: Any, dtype: Any) -> jax.Array:
+    """An array on the first device.
 
     Floats become `dtype`, whole numbers have 32 bits. A memory-mapped column of the
     right type is not copied: processors read it from the file.
@@ -106,9 +108,7 @@ def on_device(array: Any, dtype: Any, mesh: Mesh | None = None) -> jax.Array:
             f"columns and fields must be numbers, got an array of {array.dtype}."
         )
     array = array.astype(kinds[array.dtype.kind], copy=False)
-    if mesh is None:
-        return jax.device_put(array, jax.local_devices()[0])
-    return placed(array, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(array, jax.local_devices()[0])
 
 
 def placed(array: Any, sharding: NamedSharding) -> jax.Array:

@@ -5,28 +5,21 @@ Options are listed in `options.py`. The rounds are in `loop.py` and `rounds.py`.
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as Spec
 
 from sagda.core import Point, Rates
 from sagda.data.federation import Federation
 from sagda.keys import key_of, root_key
-from sagda.methods import Method, stack
+from sagda.methods import Method
 from sagda.problems.base import Problem
-from sagda.simulator.checks import check_loss, check_run, checked_starts
-from sagda.simulator.evaluator import Evaluator
+from sagda.simulator.checks import check_run, checked_starts
 from sagda.simulator.history import History
-from sagda.simulator.layout import StackedRuns, resolve, shared
 from sagda.simulator.loop import CompiledLoop, RunList
 from sagda.simulator.options import RunOptions, takes_options
-from sagda.simulator.recorder import Recorder
 from sagda.simulator.run import Run
-from sagda.simulator.setup import Setup, View
 
 # Above this `inner_residual`, the inner maximum was not found. Solutions have residuals
 # below 1e-5, also in single precision.
@@ -81,14 +74,21 @@ def simulate_stacked(
     The options must have passed `check_run`. The runs of the first method come first,
     one per seed.
     """
-    runs = run_list(methods, problem, federation, options)
+    seeds = options.seed_list
+    runs = RunList(
+        methods=tuple(method for method in methods for _ in seeds),
+        seeds=seeds * len(methods),
+        problem=problem,
+        federation=federation,
+        options=options,
+    )
     if problem.uses_torch:
-        from sagda.simulator.torch.loop import torch_loop
+        from sagda.simulator.torch.loop import TorchLoop
         from sagda.simulator.torch.objective import precision
 
-        loop = torch_loop(runs, problem, federation, options)
+        loop = TorchLoop(runs)
         with precision(options.float64):
-            return loop.run(options)
+            return loop.run()
     # Starts are drawn in single precision also for runs in double precision, so that
     # both have the same ones.
     with jax.enable_x64(False):
@@ -96,75 +96,7 @@ def simulate_stacked(
         starts = draw_starts(problem, keys)
     starts = checked_starts(problem, starts, options.start)
     with jax.enable_x64(options.float64):
-        loop = compiled_loop(runs, problem, federation, options, keys, starts)
-        return loop.run(options)
-
-
-def run_list(
-    methods: Sequence[Method],
-    problem: Problem,
-    federation: Federation,
-    options: RunOptions,
-) -> RunList:
-    """Every method with every seed, and what identifies the configuration."""
-    seeds = options.seed_list
-    each = tuple(method for method in methods for _ in seeds)
-    seeds = seeds * len(methods)
-    test = options.test
-    setting = {
-        "method": "; ".join(dict.fromkeys(map(repr, each))),
-        "problem": type(problem).__name__,
-        "split": federation.hash,
-        "cohort": str(options.cohort or federation.clients),
-        "batch_size": str(options.batch_size),
-        "dropout": str(options.dropout),
-        "seeds": str(seeds),
-        "float64": str(options.float64),
-        "metrics": str(tuple(name for name, _ in options.chosen_metrics)),
-        "test": "none" if test is None else f"{len(test.label)} rows",
-    }
-    return RunList(each, seeds, setting)
-
-
-def compiled_loop(
-    runs: RunList,
-    problem: Problem,
-    federation: Federation,
-    options: RunOptions,
-    keys: Any,
-    starts: Point,
-) -> CompiledLoop:
-    """The loop of JAX runs: data on the devices, the layout, the recorder."""
-    dtype = jnp.float64 if options.float64 else jnp.float32
-    starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
-    z = jax.tree.map(lambda a: a[0], starts)
-    make_setup = partial(
-        Setup.of,
-        problem,
-        federation,
-        dtype,
-        cohort=options.cohort or federation.clients,
-        batch_size=options.batch_size,
-        dropout=options.dropout,
-    )
-    setup = make_setup()
-    check_loss(setup, z)
-    algorithm = runs.methods[0].build()
-    layout = resolve(options.layout, setup, algorithm, z, len(runs.seeds))
-    if layout.devices > 1:
-        setup = make_setup(mesh=layout.mesh)
-    view = View.of(setup, federation, dtype)
-    metrics = options.chosen_metrics
-    evaluator = Evaluator(view, options.test, metrics)
-    recorder = Recorder(evaluator, algorithm, z, runs.seeds, metrics)
-    stacked = StackedRuns(stack(runs.methods, dtype), keys, starts)
-    return CompiledLoop(
-        runs=runs,
-        recorder=recorder,
-        setup=setup,
-        layout=layout,
-        stacked=shared(stacked, layout, Spec("runs")),
-    )
+        return CompiledLoop(runs, keys, starts).run()
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 
-from sagda import check
 from sagda.check import BadValue
 from sagda.data.federation import Federation
 from sagda.methods import Method
@@ -47,8 +46,6 @@ def sweep(
     """
     if not methods:
         raise BadValue("`methods` must hold at least one method, got none.")
-    for method in methods:
-        check.kind("methods", method, Method, "such as sagda.algorithm('sagda-i')")
     if options.resume is not None:
         raise BadValue("`sweep` cannot resume; `simulate` can, method by method.")
     check_run(methods, problem, federation, options)
@@ -76,12 +73,12 @@ def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
         part = slice(k * seeds, (k + 1) * seeds)
         cut = lambda tree: jax.tree.map(lambda a: a[part], tree)
         opening, rounds, seconds = run.ledger
-        own_seeds = run.history.seeds[part]
+        seeds_of_method = run.history.seeds[part]
         # Not by `jax.tree.map`, which would sort the columns by name.
         columns = {name: column[part] for name, column in run.history.columns.items()}
-        setting = {"method": repr(method), "seeds": str(own_seeds)}
+        setting = {"method": repr(method), "seeds": str(seeds_of_method)}
         return run._replace(
-            history=History(own_seeds, columns),
+            history=History(seeds_of_method, columns),
             carry=cut(run.carry),
             ledger=Tallies(cut(opening), cut(rounds), seconds),
             setting=run.setting and run.setting | setting,

@@ -49,8 +49,12 @@ class Traffic(NamedTuple):
 
         def tally(costs: tuple[PhaseCost, ...]) -> Tally:
             of = lambda counts: np.array([[counts.get(c.name, 0) for c in costs]])
-            rows = of(self.asked), of(self.answers), of(self.rows)
-            return Tally(*rows, np.zeros(1))
+            return Tally(
+                sent=of(self.asked),
+                replied=of(self.answers),
+                rows=of(self.rows),
+                lost=np.zeros(1),
+            )
 
         # The opening ran once, before all rounds.
         before = used(tally(opening), opening, 1)

@@ -17,8 +17,9 @@ from sagda.keys import root_key
 from sagda.models.torch import arrays, tensors
 from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
-from sagda.problems.metrics import ChosenMetrics, MetricInputs, optional_columns
+from sagda.problems.metrics import MetricInputs, optional_columns
 from sagda.simulator.evaluator import EvaluatedState, Measurements
+from sagda.simulator.loop import RunList
 from sagda.simulator.torch.objective import TorchRows, evaluating, gradient
 
 BLOCK = 4096  # rows evaluated at a time
@@ -27,22 +28,17 @@ BLOCK = 4096  # rows evaluated at a time
 class TorchEvaluator:
     """Evaluates all runs in turn, each in blocks of rows."""
 
-    def __init__(
-        self,
-        rows: TorchRows,
-        federation: Federation,
-        test: Table | None,
-        metrics: ChosenMetrics,
-    ):
-        self.rows, self.metrics = rows, metrics
+    def __init__(self, rows: TorchRows, runs: RunList):
+        federation, test = runs.federation, runs.options.test
+        self.rows, self.metrics = rows, runs.options.chosen_metrics
         self.batch_size, self.owner = rows.batch_size, federation.owner
         self.clients = federation.clients
         feature = jax.tree.leaves(rows.table)[0]
         self.weight = torch.from_numpy(federation.weight).to(feature.dtype)
-        self.label = np.asarray(getattr(federation.data, "label", None))
+        self.label = getattr(federation.data, "label", None)
         columns = None if test is None else Table(test.features, test.label)
         self.test = tensors(columns, feature.numpy().dtype)
-        self.test_label = None if test is None else np.asarray(test.label)
+        self.test_label = None if test is None else test.label
 
     def blocks(self) -> Any:
         """(rows, weights) of each block."""

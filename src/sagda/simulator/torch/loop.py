@@ -12,15 +12,12 @@ import numpy as np
 import torch
 
 from sagda.core import Algorithm, Phase, Point, PyTree, Turn, keep, run_round
-from sagda.data.federation import Federation
 from sagda.keys import Key, key_of, root_key
 from sagda.models.torch import arrays, models_in, real, seeded, tensors
-from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
 from sagda.simulator.checks import check_losses, checked_starts
 from sagda.simulator.cohort import Members, draw_members
 from sagda.simulator.loop import RoundLoop, RunList
-from sagda.simulator.options import RunOptions
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import REFRESH, Carry, Tally, no_counts
 from sagda.simulator.run import Run
@@ -84,38 +81,41 @@ class TorchExchange(NamedTuple):
 class TorchLoop(RoundLoop):
     """Rounds of PyTorch models. A carry has NumPy arrays with the runs on axis 0."""
 
-    def __init__(
-        self,
-        runs: RunList,
-        recorder: Recorder,
-        rows: TorchRows,
-        keys: Any,
-        starts: Point,
-        cohort: int,
-        dropout: float | None,
-    ):
-        super().__init__(runs, recorder, "torch", cohort * int(rows.size.max()))
-        self.rows, self.keys, self.starts = rows, keys, starts
-        self.cohort, self.dropout = cohort, dropout
+    def __init__(self, runs: RunList):
+        """From checked options: rows as tensors, starts, recorder."""
+        options, problem, dtype = runs.options, runs.problem, runs.dtype
+        self.keys = [root_key(np.uint32(seed)) for seed in runs.seeds]
+        drawn = [problem.init(key_of(key, "start")) for key in self.keys]
+        starts = jax.tree.map(lambda *a: np.stack([np.asarray(b) for b in a]), *drawn)
+        starts = checked_starts(problem, starts, options.start)
+        self.starts = jax.tree.map(lambda a: np.array(a, dtype), starts)
+        self.rows = TorchRows.of(problem, runs.federation, options.batch_size, dtype)
+        z = jax.tree.map(lambda a: a[0, ...], self.starts)
+        check_module(self.rows, z)
+        evaluator = TorchEvaluator(self.rows, runs)
+        with jax.enable_x64(options.float64):
+            recorder = Recorder(evaluator, runs.methods[0].build(), z, runs.seeds)
+        largest = runs.cohort * int(self.rows.size.max())
+        super().__init__(runs, recorder, "torch", largest)
 
     def expected(self) -> Carry:
         return jax.tree.map(
             lambda *a: jax.ShapeDtypeStruct((len(a), *a[0].shape), a[0].dtype),
-            *(self.first(s)[0] for s in range(len(self.runs.seeds))),
+            *map(self.first, range(len(self.runs.seeds))),
         )
 
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
         if resume:
             self.recorder.resume(resume.history, resume.ledger)
             return self.fetched(resume.carry), resume.round
-        carries = [self.opened(*self.first(s)) for s in range(len(self.runs.seeds))]
+        carries = [self.opened(s) for s in range(len(self.runs.seeds))]
         carry, tally = jax.tree.map(lambda *a: np.stack(a), *carries)
         self.recorder.open(tally)
         self.evaluate(carry, 0)
         return carry, 0
 
-    def first(self, s: int) -> tuple[Carry, int]:
-        """Run `s` before any exchange, and its number."""
+    def first(self, s: int) -> Carry:
+        """Run `s` before any exchange."""
         algorithm = self.runs.methods[s].build()
         z = jax.tree.map(lambda a: torch.from_numpy(a[s, ...].copy()), self.starts)
         z = projected(self.rows.problem, z)
@@ -124,12 +124,11 @@ class TorchLoop(RoundLoop):
         memory = jax.tree.map(spread, algorithm.memory(z))
         state = arrays(algorithm.init(z))
         none = np.full((), np.nan, jax.tree.leaves(state.z)[0].dtype)
-        carry = Carry(state=state, memory=memory, drift=none, broken=np.int32(-1))
-        return carry, s
+        return Carry(state=state, memory=memory, drift=none, broken=np.int32(-1))
 
-    def opened(self, carry: Carry, s: int) -> tuple[Carry, Tally]:
-        """The carry after the opening phases, in which every client takes part."""
-        algorithm = self.runs.methods[s].build()
+    def opened(self, s: int) -> tuple[Carry, Tally]:
+        """Run `s` after the opening phases, in which every client takes part."""
+        algorithm, carry = self.runs.methods[s].build(), self.first(s)
         if not algorithm.opening:
             return carry, no_counts(0)
         return self.round(s, algorithm, algorithm.opening, carry, 0, everyone=True)
@@ -159,7 +158,8 @@ class TorchLoop(RoundLoop):
     ) -> tuple[Carry, Tally]:
         """Run `s` through `phases` in round `t`, with its counts."""
         M, key = len(self.rows.start), self.keys[s]
-        share = (M, None) if everyone else (self.cohort, self.dropout)
+        dropout = self.runs.options.dropout or None
+        share = (M, None) if everyone else (self.runs.cohort, dropout)
         # `draw_members` compiles once per phases. Their functions are new in every
         # round, so they are left out.
         plain = tuple(Phase(p.name, keep, keep, resample=p.resample) for p in phases)
@@ -197,34 +197,6 @@ class TorchLoop(RoundLoop):
 
     def fetched(self, tree: Any) -> Any:
         return jax.tree.map(lambda a: np.array(a), tree)
-
-
-def torch_loop(
-    runs: RunList, problem: Problem, federation: Federation, options: RunOptions
-) -> TorchLoop:
-    """The loop of PyTorch runs, from checked options."""
-    keys = [root_key(np.uint32(seed)) for seed in runs.seeds]
-    drawn = [problem.init(key_of(key, "start")) for key in keys]
-    starts = jax.tree.map(lambda *a: np.stack([np.asarray(b) for b in a]), *drawn)
-    starts = checked_starts(problem, starts, options.start)
-    dtype = np.float64 if options.float64 else np.float32
-    starts = jax.tree.map(lambda a: np.array(a, dtype), starts)
-    rows = TorchRows.of(problem, federation, options.batch_size, dtype)
-    z = jax.tree.map(lambda a: a[0, ...], starts)
-    check_module(rows, z)
-    metrics, algorithm = options.chosen_metrics, runs.methods[0].build()
-    evaluator = TorchEvaluator(rows, federation, options.test, metrics)
-    with jax.enable_x64(options.float64):
-        recorder = Recorder(evaluator, algorithm, z, runs.seeds, metrics)
-    return TorchLoop(
-        runs=runs,
-        recorder=recorder,
-        rows=rows,
-        keys=keys,
-        starts=starts,
-        cohort=options.cohort or federation.clients,
-        dropout=options.dropout or None,
-    )
 
 
 def check_module(rows: TorchRows, z: Point) -> None:
