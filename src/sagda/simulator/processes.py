@@ -136,6 +136,7 @@ def is_first() -> bool:
 @cache
 def first_devices() -> Mesh:
     """The first device of each process."""
+    # In reverse order, so that the first device of a process is the one that stays.
     devices = {d.process_index: d for d in reversed(jax.devices())}
     return Mesh([devices[i] for i in sorted(devices)], ("processes",))
 

@@ -190,10 +190,13 @@ class TorchLoop(RoundLoop):
             drift=np.asarray(drift, carry.drift.dtype),
             broken=np.int32(broken),
         )
-        tally = Tally(sent=asked, replied=answered, rows=rows, lost=lost)
-        # Lists of counts become arrays of 32 bits, as in compiled runs.
-        counts = {name: np.array(c, np.int32) for name, c in tally._asdict().items()}
-        return after, Tally(**counts)
+        count = partial(np.array, dtype=np.int32)  # 32 bits, as in compiled runs
+        return after, Tally(
+            sent=count(asked),
+            replied=count(answered),
+            rows=count(rows),
+            lost=count(lost),
+        )
 
     def fetched(self, tree: Any) -> Any:
         return jax.tree.map(lambda a: np.array(a), tree)
