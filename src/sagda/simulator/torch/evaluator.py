@@ -19,7 +19,7 @@ from sagda.problems.base import Problem
 from sagda.problems.inner import norm_sq
 from sagda.problems.metrics import MetricInputs, optional_columns
 from sagda.simulator.evaluator import EvaluatedState, Measurements
-from sagda.simulator.loop import RunList
+from sagda.simulator.options import RunOptions
 from sagda.simulator.torch.objective import TorchRows, evaluating, gradient
 
 BLOCK = 4096  # rows evaluated at a time
@@ -28,9 +28,8 @@ BLOCK = 4096  # rows evaluated at a time
 class TorchEvaluator:
     """Evaluates all runs in turn, each in blocks of rows."""
 
-    def __init__(self, rows: TorchRows, runs: RunList):
-        federation, test = runs.federation, runs.options.test
-        self.rows, self.metrics = rows, runs.options.chosen_metrics
+    def __init__(self, rows: TorchRows, federation: Federation, options: RunOptions):
+        self.rows, self.metrics, test = rows, options.chosen_metrics, options.test
         self.batch_size, self.owner = rows.batch_size, federation.owner
         self.clients = federation.clients
         feature = jax.tree.leaves(rows.table)[0]

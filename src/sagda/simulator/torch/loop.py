@@ -92,7 +92,7 @@ class TorchLoop(RoundLoop):
         self.rows = TorchRows.of(problem, runs.federation, options.batch_size, dtype)
         z = jax.tree.map(lambda a: a[0, ...], self.starts)
         check_module(self.rows, z)
-        evaluator = TorchEvaluator(self.rows, runs)
+        evaluator = TorchEvaluator(self.rows, runs.federation, options)
         with jax.enable_x64(options.float64):
             recorder = Recorder(evaluator, runs.methods[0].build(), z, runs.seeds)
         largest = runs.cohort * int(self.rows.size.max())
