@@ -19,12 +19,13 @@ import machine
 import numpy as np
 from children import HERE, Failed
 from contest import Contestant, hold
+from jax.sharding import PartitionSpec
 
 import sagda
 from sagda.check import BadValue
 from sagda.keys import root_key
 from sagda.methods import stack
-from sagda.simulator.layout import StackedRuns, resolve
+from sagda.simulator.layout import StackedRuns, resolve, shared
 from sagda.simulator.rounds import is_split, programs
 from sagda.simulator.setup import Setup
 from sagda.simulator.simulate import draw_starts
@@ -65,12 +66,13 @@ def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
     keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
     starts = draw_starts(problem, keys)
     shape: dict[str, Any] = {"cohort": CLIENTS, "batch_size": BATCH}
-    plain = Setup.of(problem, clients, jnp.float32, **shape)
+    setup = Setup.of(problem, clients, jnp.float32, **shape)
     z = jax.tree.map(lambda a: a[0], starts)
-    layout = resolve(text, plain, method.build(), z, 1)
-    mesh = layout.mesh if layout.devices > 1 else None
-    setup = Setup.of(problem, clients, jnp.float32, **shape, mesh=mesh)
-    lanes = StackedRuns.of(layout, stack([method], jnp.float32), keys, starts)
+    layout = resolve(text, setup, method.build(), z, 1)
+    if layout.devices > 1:
+        setup = setup.over(layout.mesh)
+    stacked = StackedRuns(stack([method], jnp.float32), keys, starts)
+    lanes = shared(stacked, layout, PartitionSpec("runs"))
     made: Any = programs(layout, is_split(layout, CLIENTS, CLIENTS))
     carry, _ = made.begin(setup, *lanes)
     span = np.int32(0), np.int32(ROUNDS)

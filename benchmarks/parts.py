@@ -29,7 +29,7 @@ from sagda.keys import root_key
 from sagda.methods import stack
 from sagda.simulator.cohort import draw_members
 from sagda.simulator.evaluator import Evaluator
-from sagda.simulator.layout import StackedRuns, resolve
+from sagda.simulator.layout import StackedRuns, resolve, shared
 from sagda.simulator.recorder import Recorder
 from sagda.simulator.rounds import Carry, is_split, programs
 from sagda.simulator.setup import Setup, View
@@ -55,8 +55,9 @@ class Bench:
     def setup(self, mesh: Any) -> Setup:
         """The data of the program, split over the devices of `mesh`."""
         everyone = self.clients.clients
-        shape = {"cohort": everyone, "batch_size": self.batch, "mesh": mesh}
-        return Setup.of(self.problem, self.clients, jnp.float32, **shape)
+        shape = {"cohort": everyone, "batch_size": self.batch}
+        setup = Setup.of(self.problem, self.clients, jnp.float32, **shape)
+        return setup if mesh is None else setup.over(mesh)
 
     def resolved(self, text: str) -> Any:
         """The layout that a text names."""
@@ -72,7 +73,8 @@ class Bench:
         split = is_split(layout, setup.cohort, setup.clients.count)
         made = programs(layout, split)
         method = stack([self.method], jnp.float32)
-        lanes = StackedRuns.of(layout, method, self.keys, self.starts)
+        stacked = StackedRuns(method, self.keys, self.starts)
+        lanes = shared(stacked, layout, PartitionSpec("runs"))
 
         def run(rounds: int) -> object:
             carry, _ = made.begin(setup, *lanes)
@@ -92,14 +94,14 @@ class Bench:
             return jax.lax.fori_loop(0, rounds, body, jnp.ones(size))
 
         everywhere = PartitionSpec()
-        shared = jax.shard_map(
+        mapped = jax.shard_map(
             run,
             mesh=self.layout.mesh,
             in_specs=everywhere,
             out_specs=everywhere,
             check_vma=False,
         )
-        return jax.jit(shared)
+        return jax.jit(mapped)
 
     def cohort(self, m: int) -> Callable[[int], object]:
         """The draw of m clients."""
@@ -119,7 +121,7 @@ class Bench:
         """Evaluations in sequence, each with its row of the history."""
         view = View.of(self.plain, self.clients, jnp.float32)
         algorithm, look = self.method.build(), Evaluator(view, None, ())
-        recorder = Recorder(look, algorithm, self.z, (0,), ())
+        recorder = Recorder(look, algorithm, self.z, (0,))
         state = jax.vmap(algorithm.init)(self.starts)
         carry = Carry(state, None, None, None)
 
