@@ -118,6 +118,6 @@ def test_mu_without_concavity_is_by_the_inequality():
 def test_problems_with_constraints_are_not_covered():
     rows = sagda.load("a9a").train
     clients = sagda.partition(rows, "iid", clients=3, samples=40, seed=0)
-    with pytest.raises(BadValue, match="Agnostic keeps y in a simplex"):
+    with pytest.raises(BadValue, match="Agnostic constrains y to a simplex"):
         estimate(sagda.Agnostic.of(clients), clients)
     assert not_covered(sagda.AUC.of(clients)) is None

@@ -100,7 +100,7 @@ def test_most_local_steps_is_the_last_that_holds():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constants(1.0, 2.0), "`mu` must not be above `smoothness`"),
+        (lambda: Constants(1.0, 2.0), "`mu` must be at most `smoothness`"),
         (lambda: Constants(0.0, 0.0), "`smoothness` must be above zero"),
         (lambda: Constants(1.0, 1.0, sigma_x=-1.0), "`sigma_x` must be at least 0"),
         (lambda: Constants(1.0, math.nan), "`mu` must be finite"),
@@ -135,7 +135,7 @@ def test_a_target_is_reached_in_the_fewest_rounds(method):
     less = bound(method, FEW, before, rates.best(method, FEW, before)).total
     assert less > start / 300
     assert at._replace(rounds=7) == s
-    with pytest.raises(BadValue, match="needs more than 1e"):
+    with pytest.raises(BadValue, match="must be reachable in 1e"):
         rates.reach(method, FEW, s, 1e-12)
     with pytest.raises(BadValue, match="`epsilon` must be above zero"):
         rates.reach(method, FEW, s, -1)
@@ -164,7 +164,7 @@ def test_curves_on_a_terminal_as_json_and_drawn(tmp_path, capsys):
     for bad, message in {
         "--picture c.txt": "`picture` must end in",
         "--cohort 11": "`cohort` must be between 1 and 10",
-        "--mu 3": "`mu` must not be above",
+        "--mu 3": "`mu` must be at most",
         "--algorithm cd-ma": "`algorithm` must be one of",
     }.items():
         assert main([*base, *bad.split()]) == 2

@@ -1,8 +1,8 @@
 """The paper's theorems as functions: constants, conditions, bounds and step sizes.
 
 Start with `setting` (the symbols), then `conditions` and `bounds` (the inequalities).
-`constants` measures a problem, `rates` solves for step sizes, and `advice` combines
-all of them. Nothing here draws or prints: see `sagda.report`.
+`constants` measures a problem, `rates` computes step sizes, and `advice` combines these
+modules. This room neither draws nor prints: see `sagda.report`.
 """
 
 from sagda.theory import rates

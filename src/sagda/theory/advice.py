@@ -1,7 +1,7 @@
-"""Step-size advice: what the theorems say about a method on a problem, and what works.
+"""Step-size advice for a method on a problem, from the theorems and from short runs.
 
-`advise` is the whole computation. `sagda.report.terminal_theory` prints the result and
-`as_facts` turns it into JSON.
+`advise` does the whole computation. `as_facts` converts the advice to JSON. This module
+does not print: see `sagda.report.terminal_theory`.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,10 @@ from sagda.theory.setting import Constants, Setting, Steps
 
 
 class Assessment(NamedTuple):
-    """Step sizes under one reading of a theorem: its conditions and its bound."""
+    """The conditions and the bound of a theorem at some step sizes, under one reading.
+
+    `conditions` explains the two readings.
+    """
 
     steps: Steps
     reading: Reading
@@ -37,7 +40,7 @@ class Assessment(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every condition holds."""
+        """True if every condition holds."""
         return all(check.slack.holds for check in self.checks)
 
     @property
@@ -47,35 +50,35 @@ class Assessment(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The fewest rounds whose minimal bound is at most epsilon^2."""
+    """The fewest rounds for which the smallest possible bound is at most epsilon^2."""
 
     epsilon: float
     rounds: int
-    samples: int  # of each client
-    steps: Steps
+    samples: int  # stochastic gradients of each client
+    steps: Steps  # the step sizes with the smallest bound
 
 
 class Advice(NamedTuple):
-    """What the theorems say about the step sizes of a run, and what works."""
+    """An assessment of the step sizes of a run, with better ones to use instead."""
 
     method: str
     estimates: Estimates
     setting: Setting
-    given: dict[Reading, Assessment]
-    best: Assessment  # the rates that minimise the bound of the reading "proof"
+    given: dict[Reading, Assessment]  # of the step sizes of the run
+    best: Assessment  # of the rates that minimise the bound of the reading "proof"
     most_local_steps: int  # the largest K at which the best rates stay feasible
     remarks: list[str]
-    target: Target | None = None
-    practice: Practice | None = None
+    target: Target | None = None  # None: no epsilon was given
+    practice: Practice | None = None  # None: no short runs were made
 
 
 def steps_of(method: Method) -> Steps:
-    """The step sizes of a method; schedules are refused."""
+    """Return the step sizes of `method`. Raise `BadValue` if one is a schedule."""
     local, server = method.arguments["local_lr"], method.arguments["server_lr"]
     if any(callable(rate) for rate in (local.x, local.y, server.x, server.y)):
         raise BadValue(
-            "`local_lr` and `server_lr` must be numbers, because the theorems do not "
-            "cover schedules."
+            "`local_lr` and `server_lr` must be numbers, got a schedule: the theorems "
+            "cover constant rates only; give numbers."
         )
     return Steps(
         x_local=float(local.x),
@@ -101,31 +104,33 @@ def advise(
     waiting: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     **options: Any,
 ) -> Advice:
-    """Assess a method's step sizes and find better ones.
+    """Assess the step sizes of a method and find better ones.
 
-    Measures the constants, checks the conditions at the given step sizes, minimises the
-    bound, and runs a short grid for step sizes that work.
+    Measures the constants of the problem and checks the conditions at the given step
+    sizes. Then minimises the bound, and tries a grid of step sizes in short runs.
 
     Args:
-        method: one of the paper's, with the step sizes to assess.
+        method: one of the paper's algorithms, with the step sizes to assess.
         problem: the objective f.
         federation: the clients and their rows.
-        rounds: T.
-        cohort: m, or None for all clients.
+        rounds: T, the number of rounds.
+        cohort: m, the number of clients per round, or None for all clients.
         batch_size: rows per stochastic gradient, or None for all rows of a client.
         seed: seed of the measurements and of the short runs.
-        epsilon: also find the fewest rounds until the bound is at most epsilon^2.
+        epsilon: if given, also find the fewest rounds that bring the bound to
+            epsilon^2.
         max_server_lr: the largest server rate to advise (default: sqrt(mK)).
         estimates: the constants, if they are already measured.
-        try_rates: whether to run the short grid.
-        waiting: called with a sentence before each long step; its context ends with it.
+        try_rates: whether to try a grid of step sizes in short runs.
+        waiting: called with a description of each long step. It returns a context
+            manager, inside which the step runs.
         options: further options of `simulate` for the short runs.
     """
     name = method.name
     if name not in CONDITIONS:
         raise BadValue(
-            f"`algorithm` must be one of {', '.join(CONDITIONS)}, which the paper's "
-            f"theorems cover, got {name}."
+            f"`algorithm` must be one of {', '.join(CONDITIONS)}, got {name}: the "
+            "paper's theorems cover no others."
         )
     steps = steps_of(method).check()
     clients = federation.clients
@@ -163,7 +168,7 @@ def advise(
 def assessed(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading
 ) -> Assessment:
-    """The conditions and the bound at these step sizes."""
+    """Return the assessment of the step sizes `e` under one reading."""
     return Assessment(
         steps=e,
         reading=reading,
@@ -175,7 +180,7 @@ def assessed(
 def reached(
     method: str, c: Constants, s: Setting, epsilon: float, max_server_lr: float | None
 ) -> Target:
-    """The rounds, samples and step sizes that bring the bound to epsilon^2."""
+    """Return the rounds, samples and step sizes that bring the bound to epsilon^2."""
     s, steps = rates.reach(method, c, s, epsilon, max_server_lr=max_server_lr)
     return Target(
         epsilon=epsilon, rounds=s.rounds, samples=samples(method, s), steps=steps
@@ -183,20 +188,23 @@ def reached(
 
 
 def remarks(method: str, c: Constants, s: Setting, e: Steps) -> list[str]:
-    """Sentences about what the theorems do not cover here."""
+    """Return one sentence for each way in which the theorems do not cover this run."""
     sentences = caveats(method, s)
     need = 20 * c.kappa**2
     if e.ratio < need:
         sentences.append(
             f"The theorems need eta_y/eta_x above 20 kappa^2 = {need:.3g}, and this "
-            f"run has {e.ratio:.3g}. The paper's own experiments use equal rates. The "
-            "theorems never cover these, yet they work."
+            f"run has {e.ratio:.3g}. The experiments of the paper use equal rates for "
+            "x and y. The theorems never cover equal rates, but such rates work."
         )
     return sentences
 
 
 def practice_facts(result: Practice) -> dict[str, Any]:
-    """Short runs for JSON; `grad_phi_sq` is null if the run diverged."""
+    """Return the result of the short runs for JSON.
+
+    `grad_phi_sq`, the error of a run, is null if the run diverged.
+    """
 
     def facts_of(tried: TriedRates) -> dict[str, Any]:
         error = tried.error if tried.error < float("inf") else None
@@ -207,7 +215,7 @@ def practice_facts(result: Practice) -> dict[str, Any]:
 
 
 def assessment_facts(assessment: Assessment) -> dict[str, Any]:
-    """An assessment for JSON."""
+    """Return an assessment for JSON."""
     return {
         "rates": assessment.steps._asdict(),
         "holds": assessment.holds,
@@ -223,7 +231,7 @@ def assessment_facts(assessment: Assessment) -> dict[str, Any]:
 
 
 def as_facts(advice: Advice) -> dict[str, Any]:
-    """All of the advice for JSON, as in `theory.json` and `sagda advise --json`."""
+    """Return the advice for JSON, as in `theory.json` and in `sagda advise --json`."""
     given = {r: assessment_facts(at) for r, at in advice.given.items()}
     target = advice.target
     return {

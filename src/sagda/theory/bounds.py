@@ -2,8 +2,8 @@
 
 (1/T) sum of E ||grad Phi(x_t)||^2  <=  optimisation + statistical + local + sampling
 
-A bound holds only where all conditions of `conditions` hold. `rates` minimises it over
-the step sizes.
+A bound is valid only for step sizes that satisfy all conditions in `conditions`.
+`rates` minimises a bound over the step sizes. `setting` explains the symbols.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from sagda.theory.setting import Constants, Setting, Steps
 
 
 class Bound(NamedTuple):
-    """The four terms of a bound, by the paper's names."""
+    """The four terms of a bound, with the names that the paper gives them."""
 
     optimisation: float
     statistical: float
@@ -25,30 +25,30 @@ class Bound(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The bound on the mean of ||grad Phi||^2."""
+        """The sum of the four terms: the bound on the mean of ||grad Phi||^2."""
         return sum(self)
 
     @property
     def terms(self) -> dict[str, float]:
-        """The four terms and the total, by name."""
+        """The four terms and `total`, by name."""
         return self._asdict() | {"total": self.total}
 
 
 def optimisation(c: Constants, s: Setting, e: Steps) -> float:
-    """2 (calL_0 - calL_*) / (eta_x K T)."""
+    """Return the optimisation term: 2 (calL_0 - calL_*) / (eta_x K T)."""
     return 2 * c.gap / (e.x * s.local_steps * s.rounds)
 
 
 def local_noise(c: Constants, e: Steps) -> float:
-    """eta_xl^2 sigma_x^2 + eta_yl^2 sigma_y^2."""
+    """Return eta_xl^2 sigma_x^2 + eta_yl^2 sigma_y^2, a factor of the local term."""
     return e.x_local**2 * c.sigma_x**2 + e.y_local**2 * c.sigma_y**2
 
 
 def option_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
-    """Theorem 1, option I.
+    """Return the bound of Theorem 1 for option I.
 
-    The paper prints 2 for the part 1 + M^2/m^2 - M/m of a_2, which holds only for
-    M/m <= 1.618. The proof supports a_2 itself.
+    The bound in the paper has 2 in place of 1 + M^2/m^2 - M/m in a_2. This is too small
+    if M/m > 1.618. The reading "proof" uses a_2 as `a2_option_1` computes it.
     """
     K, lf = s.local_steps, c.smoothness
     a2 = c.potential_smoothness / 2 + 2
@@ -62,10 +62,11 @@ def option_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
 
 
 def option_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
-    """Theorem 1, option II.
+    """Return the bound of Theorem 1 for option II.
 
-    The paper prints no term for client sampling, although the variates do not remove
-    it for m < M. The reading "proof" adds a lower bound on the missing term.
+    The bound in the paper has no term for client sampling. For m < M such a term is
+    needed, because the control variates do not remove the variance of client sampling.
+    The reading "proof" adds a lower bound on the missing term.
     """
     K, lf, m = s.local_steps, c.smoothness, s.cohort
     statistical = c.potential_smoothness * 9 * e.x / m * c.sigma_x**2
@@ -88,7 +89,14 @@ def option_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
 
 
 def fsgda(c: Constants, s: Setting, e: Steps, reading: Reading) -> Bound:
-    """Theorem 2. The paper prints L_f/100 for L_f/10 and half of the proof's psi_4."""
+    """Return the bound of Theorem 2 for FSGDA.
+
+    The theorem in the paper differs from its proof in two factors. The proof is
+    correct. The reading "proof" uses its factors, the reading "printed" the others.
+
+    - statistical term: L + L_f/100 in the theorem, L + L_f/10 in the proof;
+    - sampling term: 2/m in the theorem, 4/m in the proof.
+    """
     K, lf, m = s.local_steps, c.smoothness, s.cohort
     hundredth = 10 if reading == "proof" else 100
     curvature = c.phi_smoothness + lf / hundredth
@@ -119,43 +127,52 @@ BOUNDS: dict[str, Callable[[Constants, Setting, Steps, Reading], Bound]] = {
 def bound(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
 ) -> Bound:
-    """The bound of the theorem about `method`; a number even if conditions fail."""
+    """Return the bound of the theorem about `method` at the step sizes `e`.
+
+    The result is a number even if a condition fails; then it bounds nothing.
+    """
     return BOUNDS[method](c, s, e, reading)
 
 
 def caveats(method: str, s: Setting) -> list[str]:
-    """Reasons why the bound does not hold in this setting at any step sizes."""
+    """Return the reasons why the bound is not valid in this setting at any steps."""
     if method == "sagda-ii" and not s.full:
         return [
-            "Option II with m < M: its variates cancel in the average, so the variance "
-            "of drawing the cohort stays. Measured errors exceed the printed bound "
-            "(docs/theory.md). Nothing is proved."
+            "Option II with m < M: the control variates cancel in the average, so the "
+            "variance of client sampling remains. Measured errors exceed the paper's "
+            "bound (docs/theory.md). Nothing is proved for this case."
         ]
     if method == "sagda-i" and not s.full:
         return [
-            "Option I with m < M: the noise of stored variates is not divided by K. "
-            "The theorem's 9 sigma^2/(mK) is too small by the order of "
-            "(1 - m/M) M/(M-1) sigma^2/m, unless variates use all rows."
+            "Option I with m < M: the noise of stored control variates is not divided "
+            "by K. The term 9 sigma^2/(mK) of the theorem is too small by the order of "
+            "(1 - m/M) M/(M-1) sigma^2/m, unless the variates use all rows."
         ]
     return []
 
 
 def samples(method: str, s: Setting) -> int:
-    """Stochastic gradients that a client computes if it takes part in every round."""
-    each = s.local_steps + (method != "fsgda")  # one more for the variate
+    """Return how many stochastic gradients a client computes in T rounds."""
+    # For a client in every round. The two SAGDA options need one more for the variate.
+    each = s.local_steps + (method != "fsgda")
     return s.rounds * each
 
 
 def rounds_to(
     method: str, c: Constants, s: Setting, e: Steps, epsilon: float
 ) -> int | None:
-    """Rounds until the bound at these steps is at most epsilon^2, or None for never."""
+    """Return the rounds T at which the bound at the step sizes `e` is epsilon^2.
+
+    The result is None if no number of rounds is enough.
+    """
     epsilon = check.positive("epsilon", epsilon)
+    # Only the optimisation term falls with T. The other terms are the floor.
     floor = sum(bound(method, c, s, e)[1:])
     if floor >= epsilon**2:
         return None
-    # Only the first term falls with T. The others are the floor.
     rounds = 2 * c.gap / (e.x * s.local_steps * (epsilon**2 - floor))
     if rounds > 1e18:
-        raise BadValue(f"`epsilon` {epsilon:g} needs more than 1e18 rounds.")
+        raise BadValue(
+            f"`epsilon` must be reachable in 1e18 rounds, got {epsilon:g}; raise it."
+        )
     return max(1, -int(-rounds // 1))

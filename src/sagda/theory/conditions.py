@@ -1,9 +1,12 @@
 """Every step-size condition of Theorems 1 and 2, one function each, in paper order.
 
-Each function returns both sides of `right <= left`. The first line of its docstring is
-the formula that users see. There are two readings: "printed" is the theorem as
-published, "proof" is what its proof supports where the two differ (docs/theory.md).
-The bounds that hold under these conditions are in `bounds`.
+A condition is an inequality `right <= left`, and its function returns both sides. The
+first line of its docstring is the formula that users see. In these formulas
+r = eta_y/eta_x; a_1, a_2, D, b_1, a_3 and a_4 are functions below.
+
+Theorem and proof differ in places (docs/theory.md). The reading "printed" is the
+theorem as published, the reading "proof" is what the proof supports. `bounds` has the
+bounds that are valid under these conditions; `setting` explains the other symbols.
 """
 
 from collections.abc import Callable
@@ -16,14 +19,14 @@ READINGS: tuple[Reading, ...] = ("printed", "proof")
 
 
 class Slack(NamedTuple):
-    """Both sides of a condition `right <= left`."""
+    """The values of both sides of a condition `right <= left`."""
 
     left: float
     right: float
 
     @property
     def holds(self) -> bool:
-        """Whether right <= left."""
+        """True if right <= left."""
         return self.right <= self.left
 
     @property
@@ -35,14 +38,14 @@ class Slack(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """One condition of a theorem: its name, its formula, and its two sides."""
+    """One condition of a theorem: a name, a formula, and a function for both sides."""
 
     name: str
     formula: str
     slack: Callable[[Constants, Setting, Steps, Reading], Slack]
 
 
-# Both theorems.
+# The condition of both theorems.
 
 
 def local_rates(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
@@ -53,7 +56,7 @@ def local_rates(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def y_left(c: Constants, s: Setting, e: Steps) -> float:
-    """eta_y K (1/20 - (eta_x/eta_y) kappa^2), the left side of conditions on y."""
+    """Return eta_y K (1/20 - kappa^2/r), the left side of both y conditions."""
     return s.local_steps * (e.y / 20 - e.x * c.kappa**2)
 
 
@@ -61,16 +64,18 @@ def y_left(c: Constants, s: Setting, e: Steps) -> float:
 
 
 def a1_option_1(c: Constants, s: Setting, e: Steps) -> float:
-    """a_1 = K L_f^2 (31 eta_x + eta_y) / 20."""
+    """Return a_1 = K L_f^2 (31 eta_x + eta_y) / 20."""
     return s.local_steps * c.smoothness**2 * (31 * e.x + e.y) / 20
 
 
 def a2_option_1(c: Constants, s: Setting, reading: Reading) -> float:
-    """a_2 = (L + L_f/10)/2 plus (M/m) times the movement of the points w_i.
+    """Return a_2 = (L + L_f/10)/2 + (M/m) W.
 
-    The lemma on variates proves 2M/m - 2 + m/M for that movement. The paper prints
-    M/m - 1 + m/M. Both add a pure number to a curvature, so these conditions depend on
-    the units of f.
+    W bounds how far the points w_i move, at which the control variates were computed.
+    The paper has W = M/m - 1 + m/M in the theorem. Its lemma on variates proves
+    W = 2M/m - 2 + m/M.
+
+    a_2 adds a pure number to a curvature, so the conditions depend on the units of f.
     """
     share = s.clients / s.cohort
     moved = 1 / share + share - 1
@@ -80,16 +85,17 @@ def a2_option_1(c: Constants, s: Setting, reading: Reading) -> float:
 
 
 def drift_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> float:
-    """a_1 + 4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2), the factor of the local drift."""
+    """Return D = a_1 + 4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2), the factor of the drift."""
     a2 = a2_option_1(c, s, reading)
     moved = 4 * a2 * c.smoothness**2 * s.local_steps**2 * e.squares
     return a1_option_1(c, s, e) + moved
 
 
 def variates_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
-    """4 a_2 L_f^2 K^2 (eta_x^2 + eta_y^2) + 160 drift K^2 L_f^2 eta_l^2 <= 1/2.
+    """4 a_2 L_f^2 K^2 (eta_x^2+eta_y^2) + 160 D K^2 L_f^2 (eta_xl^2+eta_yl^2) <= 1/2.
 
-    The proof needs 8 instead of the first 4, because both v_i and their mean lag.
+    The proof needs 8 in place of the first 4, because the variates v_i and also their
+    mean were computed in earlier rounds.
     """
     K, lf = s.local_steps, c.smoothness
     lags = 8 if reading == "proof" else 4
@@ -99,7 +105,7 @@ def variates_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def x_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
-    """4 a_2 K^2 eta_x^2 + 40 drift K^2 eta_xl^2 <= eta_x K / 10."""
+    """4 a_2 K^2 eta_x^2 + 40 D K^2 eta_xl^2 <= eta_x K / 10."""
     K = s.local_steps
     step = 4 * a2_option_1(c, s, reading) * K**2 * e.x**2
     local = drift_1(c, s, e, reading) * 40 * K**2 * e.x_local**2
@@ -107,7 +113,7 @@ def x_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def y_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
-    """4 a_2 K^2 eta_y^2 + 40 drift K^2 eta_yl^2 <= eta_y K (1/20 - ratio kappa^2)."""
+    """4 a_2 K^2 eta_y^2 + 40 D K^2 eta_yl^2 <= eta_y K (1/20 - kappa^2/r)."""
     K = s.local_steps
     step = 4 * a2_option_1(c, s, reading) * K**2 * e.y**2
     local = drift_1(c, s, e, reading) * 40 * K**2 * e.y_local**2
@@ -118,7 +124,11 @@ def y_progress_1(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def b1_option_2(c: Constants, s: Setting, e: Steps) -> float:
-    """b_1, the factor of the squared local rates in both conditions of option II."""
+    """Return b_1, a factor of the squared local rates in the conditions of option II.
+
+    b_1 = L_f^2 ((31 eta_x + eta_y) K/20 + 2 (L + L_f/10) eta_x^2 K^2 + L_f eta_y^2
+    K^2/5).
+    """
     K, lf = s.local_steps, c.smoothness
     first = (31 * e.x + e.y) * K / 20
     second = 2 * c.potential_smoothness * e.x**2 * K**2 + lf * e.y**2 * K**2 / 5
@@ -133,7 +143,7 @@ def x_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def y_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
-    """L_f eta_y^2 K^2 / 5 + 40 K^2 eta_yl^2 b_1 <= eta_y K (1/20 - ratio kappa^2)."""
+    """L_f eta_y^2 K^2 / 5 + 40 K^2 eta_yl^2 b_1 <= eta_y K (1/20 - kappa^2/r)."""
     K = s.local_steps
     step = c.smoothness * e.y**2 * K**2 / 5
     local = 40 * K**2 * e.y_local**2 * b1_option_2(c, s, e)
@@ -144,17 +154,17 @@ def y_progress_2(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def a3_fsgda(c: Constants, s: Setting, e: Steps) -> float:
-    """a_3 = 31/20 + 2 (L + L_f/10) eta_x K."""
+    """Return a_3 = 31/20 + 2 (L + L_f/10) eta_x K."""
     return 31 / 20 + 2 * c.potential_smoothness * e.x * s.local_steps
 
 
 def a4_fsgda(c: Constants, s: Setting, e: Steps) -> float:
-    """a_4 = 1/20 + L_f eta_y K / 5."""
+    """Return a_4 = 1/20 + L_f eta_y K / 5."""
     return 1 / 20 + c.smoothness * e.y * s.local_steps / 5
 
 
 def x_progress_f(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
-    """2 (2L + L_f/5) eta_x K + 40 (a_3 + ratio a_4) L_f^2 K^2 eta_xl^2 <= 1/10."""
+    """2 (2L + L_f/5) eta_x K + 40 (a_3 + r a_4) L_f^2 K^2 eta_xl^2 <= 1/10."""
     K = s.local_steps
     step = 4 * c.potential_smoothness * e.x * K
     both = a3_fsgda(c, s, e) + e.ratio * a4_fsgda(c, s, e)
@@ -171,7 +181,7 @@ def y_progress_f(c: Constants, s: Setting, e: Steps, reading: Reading) -> Slack:
 
 
 def named(name: str, function: Callable) -> Condition:
-    """A condition whose formula is the first line of the function's docstring."""
+    """Return a condition. Its formula is the first docstring line of `function`."""
     formula = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return Condition(name, formula, function)
 
@@ -190,7 +200,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 
 
 class ConditionCheck(NamedTuple):
-    """A condition and its two sides at given step sizes."""
+    """A condition, and the values of its two sides at given step sizes."""
 
     condition: Condition
     slack: Slack
@@ -199,7 +209,7 @@ class ConditionCheck(NamedTuple):
 def check_conditions(
     method: str, c: Constants, s: Setting, e: Steps, reading: Reading = "proof"
 ) -> list[ConditionCheck]:
-    """Every condition of a method at given step sizes, in the paper's order."""
+    """Check every condition of `method` at the step sizes `e`, in the paper's order."""
     return [
         ConditionCheck(condition, condition.slack(c, s, e, reading))
         for condition in CONDITIONS[method]
@@ -207,5 +217,5 @@ def check_conditions(
 
 
 def binding(checks: list[ConditionCheck]) -> ConditionCheck:
-    """The condition with the smallest margin: the first one to fail."""
+    """Return the condition with the smallest margin: the one closest to failing."""
     return min(checks, key=lambda check: check.slack.margin)

@@ -1,8 +1,9 @@
 """Estimates of the theorems' constants from a problem and its data.
 
-Curvature, noise and spread are measured at the start, at (x_0, y*(x_0)) and at points
-around the start. They hold there only: DRO is not smooth everywhere, and the noise of
-AUC grows with x. `setting.Constants` explains the symbols; `advice` uses the result.
+Curvature, noise and spread are measured at the start z_0, at (x_0, y*(x_0)) and at
+random points around z_0. The estimates are valid near these points only: DRO is not
+smooth everywhere, and the noise of AUC grows with x. `setting.Constants` explains the
+symbols. `advice` uses the estimates.
 """
 
 from functools import partial
@@ -26,8 +27,8 @@ from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
 from sagda.theory.setting import Constants
 
-DENSE = 400  # the largest number of entries in z for which full Hessians are formed
-POWER = 200  # power iterations for larger models
+DENSE = 400  # the largest number of entries of z = (x, y) with a full Hessian
+POWER = 200  # number of power iterations for larger models
 NORMAL = 1.96  # half width of a 95 % normal interval, in standard deviations
 FLAT = 1e-6  # curvatures below this fraction of the largest count as zero
 
@@ -44,12 +45,13 @@ SYMBOLS = {
 
 
 class Estimate(NamedTuple):
-    """A constant with the method that measured it and the region where it holds."""
+    """An estimate of one constant."""
 
     value: float
-    how: str
-    where: str = "everywhere"
-    low: float | None = None  # ends of the 95 % interval of a sampled constant
+    how: str  # how the constant was measured, for users
+    where: str = "everywhere"  # the region where the estimate is valid, for users
+    # Ends of the 95 % interval, if the constant was measured on random draws.
+    low: float | None = None
     high: float | None = None
 
 
@@ -66,7 +68,7 @@ class Estimates(NamedTuple):
 
     @property
     def constants(self) -> Constants:
-        """The values alone, with mu capped at L_f."""
+        """The estimated values. mu is L_f at most."""
         values = {name: estimate.value for name, estimate in self._asdict().items()}
         return Constants(**values | {"mu": min(values["mu"], values["smoothness"])})
 
@@ -81,16 +83,16 @@ def estimate(
     draws: int = 64,
     seed: int = 0,
 ) -> Estimates:
-    """Estimate the theorems' constants of a problem.
+    """Estimate the constants that the theorems need for a problem.
 
     Args:
         problem: the objective f.
         federation: the clients and their rows.
         batch_size: rows per stochastic gradient, or None for all rows of a client.
-        points: number of random points to measure at, in addition to the start and
-            (x_0, y*(x_0)).
-        radius: distance of the random points from the start.
-        draws: stochastic gradients drawn from every client to measure the noise.
+        points: number of random points at which to measure, in addition to the start
+            z_0 and (x_0, y*(x_0)).
+        radius: Euclidean distance of the random points from z_0.
+        draws: number of stochastic gradients per client that measure the noise.
         seed: seed of the start, the points and the draws.
     """
     check.integer("points", points, low=0)
@@ -100,7 +102,7 @@ def estimate(
         raise BadValue(reason)
     keys = jax.vmap(root_key)(np.array([seed], np.uint32))
     start = jax.tree.map(lambda a: np.asarray(a)[0], draw_starts(problem, keys))
-    # Double precision, because curvatures near zero decide mu.
+    # Double precision, because mu is the smallest curvature and may be near zero.
     with jax.enable_x64(True):
         # No rounds are run, so the cohort plays no role.
         setup = Setup.of(
@@ -126,22 +128,26 @@ def estimate(
 
 
 def not_covered(problem: Problem) -> str | None:
-    """Why the theorems do not cover a problem, or None if they do."""
+    """Return the reason why the theorems do not cover a problem, or None."""
     name = type(problem).__name__
     if problem.uses_torch:
         return (
-            "the theorems' constants are measured with JAX, which cannot differentiate "
-            "a PyTorch model; find rates with `sagda sweep`."
+            "the constants of the theorems are measured with JAX, which cannot "
+            "differentiate a PyTorch model; find rates with `sagda sweep`."
         )
     if getattr(problem, "clip", None) is not None:
         return "the theorems do not cover clipped gradients; remove `clip`."
     if not problem.measures_phi:
-        return f"the theorems need Phi, which {name} does not define."
+        return (
+            f"the theorems need Phi(x), the maximum of f over y, which {name} does not "
+            "compute; find rates with `sagda sweep`."
+        )
     for letter, domain in zip("xy", problem.sets(), strict=True):
         if domain is not None:
             return (
-                f"the theorems need unconstrained x and y, but {name} keeps {letter} "
-                f"in a {type(domain).__name__.lower()}; find rates with `sagda sweep`."
+                f"the theorems need unconstrained x and y, but {name} constrains "
+                f"{letter} to a {type(domain).__name__.lower()}; find rates with "
+                "`sagda sweep`."
             )
     return None
 
@@ -149,7 +155,7 @@ def not_covered(problem: Problem) -> str | None:
 def measured_points(
     view: View, start: Point, points: int, radius: float, seed: int
 ) -> list[Point]:
-    """The start, (x_0, y*(x_0)), and random points at `radius` from the start."""
+    """Return the start, (x_0, y*(x_0)), and random points at `radius` from it."""
     problem = view.clients.problem
     z = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), start)
     best = outer(problem, z, view.clients.table, view.weight).y
@@ -166,7 +172,7 @@ def measured_points(
 
 
 def curvature_method(z: Point) -> str:
-    """How `curvatures` measures a point of this size, as users read it."""
+    """Return how `curvatures` measures at a point of this size, as text for users."""
     if ravel_pytree(z)[0].size <= DENSE:
         return "Hessians of all clients"
     return "power iteration, a lower bound"
@@ -174,7 +180,7 @@ def curvature_method(z: Point) -> str:
 
 @jax.jit
 def curvatures(view: View, z: Point) -> jax.Array:
-    """The largest absolute Hessian eigenvalue of every f_i at z, shape [M]."""
+    """Return the largest absolute Hessian eigenvalue of each f_i at z, shape [M]."""
     flat, back = ravel_pytree(z)
 
     def largest(i: jax.Array) -> jax.Array:
@@ -192,7 +198,12 @@ def curvatures(view: View, z: Point) -> jax.Array:
 
 
 def power(times: Any, like: jax.Array) -> jax.Array:
-    """A lower bound on the largest absolute eigenvalue, by power iteration."""
+    """Return a lower bound on the largest absolute eigenvalue of a symmetric matrix.
+
+    Args:
+        times: a function that multiplies the matrix by a vector.
+        like: a vector with the shape and dtype that `times` expects.
+    """
     first = jax.random.normal(root_key(0), like.shape, like.dtype)
 
     def step(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -205,10 +216,10 @@ def power(times: Any, like: jax.Array) -> jax.Array:
 
 
 def estimated_mu(view: View, places: list[Point], where: str) -> Estimate:
-    """mu in closed form if the problem has one, else measured at `places`.
+    """Return mu in closed form if the problem has one, else measured at `places`.
 
-    Where f is concave in y, mu is its smallest positive curvature in y. Elsewhere, and
-    for many entries in y, it is the smallest ratio of the PL inequality.
+    If f is concave in y at all places, mu is the smallest positive curvature of f in y.
+    If it is not, or if y has many entries, mu is the smallest PL ratio (`pl_ratio`).
     """
     concavity = view.clients.problem.concavity()
     if concavity is not None:
@@ -228,7 +239,7 @@ def estimated_mu(view: View, places: list[Point], where: str) -> Estimate:
 
 @jax.jit
 def y_curvatures(view: View, z: Point) -> jax.Array:
-    """Eigenvalues of -d^2 f / dy^2 at z, in ascending order."""
+    """Return the eigenvalues of -d^2 f / dy^2 at z, in ascending order."""
     flat, back = ravel_pytree(z.y)
     table, weight = view.clients.table, view.weight
     f = lambda y: mean_loss(view.clients.problem, Point(z.x, back(y)), table, weight)
@@ -237,12 +248,15 @@ def y_curvatures(view: View, z: Point) -> jax.Array:
 
 @jax.jit
 def pl_ratio(view: View, z: Point) -> jax.Array:
-    """||grad_y f||^2 / (2 (Phi - f)) at z; the PL constant is its infimum."""
+    """Return the PL ratio ||grad_y f||^2 / (2 (Phi - f)) at z.
+
+    The PL constant mu is the infimum of this ratio over z.
+    """
     problem, table, weight = view.clients.problem, view.clients.table, view.weight
     f = lambda z: mean_loss(problem, z, table, weight)
     value, slope = jax.value_and_grad(f)(z)
     gap = outer(problem, z, table, weight).phi - value
-    # At a maximum in y both sides are zero, which tells nothing about mu.
+    # At a maximum in y the ratio is 0/0, which contains no information about mu.
     return jnp.where(gap > 0, norm_sq(slope.y) / (2 * gap), jnp.inf)
 
 
@@ -250,15 +264,18 @@ def pl_ratio(view: View, z: Point) -> jax.Array:
 
 
 class GradientMoments(NamedTuple):
-    """The mean squared distance from the exact gradient, and its standard error."""
+    """The mean of ||g_i - grad f_i||^2 over draws and clients, with standard error."""
 
     mean: Any
-    deviation: Any
+    deviation: Any  # the standard error of `mean`
 
 
 @partial(jax.jit, static_argnames="draws")
 def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
-    """`GradientMoments` of E ||g_i - grad f_i||^2 over clients, in x and in y."""
+    """Measure the noise of stochastic gradients at z over all clients.
+
+    Returns a `Point` whose x and y are the `GradientMoments` of each variable.
+    """
 
     def squared_noise(i: jax.Array) -> Point:
         f = view.clients.objective(i)
@@ -274,7 +291,8 @@ def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
     squares = jax.lax.map(squared_noise, jnp.arange(view.clients.count))  # [M, draws]
 
     def moments(values: jax.Array) -> GradientMoments:
-        # All clients are measured, so only the draws within a client are random.
+        # All clients are measured. So the only random part is the draws of a client,
+        # and the standard error needs the variance within clients only.
         within = values.var(axis=1, ddof=1).mean() / values.size
         return GradientMoments(values.mean(), jnp.sqrt(within))
 
@@ -282,7 +300,7 @@ def noise_at(view: View, z: Point, draws: int, seed: int) -> Point:
 
 
 def noisiest(moments: list[GradientMoments], draws: int, where: str) -> Estimate:
-    """sigma at the point with the largest noise, with its 95 % interval."""
+    """Return sigma at the point with the most noise, with a 95 % interval."""
     mean, deviation = max((float(m.mean), float(m.deviation)) for m in moments)
     root = lambda value: float(np.sqrt(max(value, 0.0)))
     low, high = mean - NORMAL * deviation, mean + NORMAL * deviation
@@ -292,7 +310,7 @@ def noisiest(moments: list[GradientMoments], draws: int, where: str) -> Estimate
 
 @jax.jit
 def spread_at(view: View, z: Point) -> Point:
-    """Root mean square of grad f_i - grad f over clients, in x and in y."""
+    """Return the root mean square of grad f_i - grad f over clients, in x and in y."""
 
     def gradient(i: jax.Array) -> Point:
         f = view.clients.objective(i)
@@ -301,7 +319,7 @@ def spread_at(view: View, z: Point) -> Point:
     slopes = jax.lax.map(gradient, jnp.arange(view.clients.count))
 
     def rms(tree: Any) -> jax.Array:
-        # Every leaf has the clients on axis 0.
+        # In every leaf, axis 0 is the client.
         away = jax.tree.map(lambda a: a - a.mean(0, keepdims=True), tree)
         return jnp.sqrt(norm_sq(away) / view.clients.count)
 
@@ -313,7 +331,7 @@ def spread_at(view: View, z: Point) -> Point:
 
 @jax.jit
 def phi_at(view: View, z: Point, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Phi and its gradient at `x`, which has the entries of z.x as one vector."""
+    """Return Phi and its gradient at `x`, a flat vector with the entries of z.x."""
     back = ravel_pytree(z.x)[1]
     clients = view.clients
     at = outer(clients.problem, Point(back(x), z.y), clients.table, view.weight)
@@ -321,10 +339,11 @@ def phi_at(view: View, z: Point, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def initial_gap(view: View, z: Point) -> Estimate:
-    """calL_0 - calL_* = Phi(x_0) - f(z_0)/10 - 0.9 inf Phi.
+    """Return calL_0 - calL_* = Phi(x_0) - f(z_0)/10 - 0.9 inf Phi.
 
-    The last term is inf (Phi - f/10), because f <= Phi with equality at y*. Minimising
-    Phi from the start finds an upper bound on inf Phi, so the gap is a lower bound.
+    0.9 inf Phi is the infimum of calL = Phi - f/10, because f <= Phi with equality at
+    y*. L-BFGS-B minimises Phi from the start. Its result is an upper bound on inf Phi,
+    so the returned gap is a lower bound.
     """
     flat = np.asarray(ravel_pytree(z.x)[0])
     both = lambda x: tuple(np.asarray(a) for a in phi_at(view, z, jnp.asarray(x)))

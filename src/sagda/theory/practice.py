@@ -1,8 +1,8 @@
-"""Step sizes that work in practice, found by short runs around the theory's scale.
+"""Step sizes that work in practice, found by short runs on a grid.
 
-The conditions constrain eta_y L_f K and eta_y/eta_x. So the grid covers these two
-quantities at the given server rates, and one compiled program runs all of it. `rates`
-has the step sizes that can be proved instead.
+The conditions of the theorems constrain eta_y L_f K and eta_y/eta_x. So these two
+quantities are the axes of the grid. Server rates stay as given. One compiled program
+runs the whole grid. `rates` has the step sizes with a proof instead.
 """
 
 from itertools import product
@@ -19,31 +19,31 @@ from sagda.simulator.sweep import sweep
 from sagda.theory.setting import Constants, Setting, Steps
 
 FACTOR = 4.0  # ratio of neighbouring values in the grid
-WIDE = 5  # values of eta_y L_f K, and of eta_y/eta_x, in the grid
-FIRST = (-3, -1)  # the smallest of each, as exponents of FACTOR
-MOVE = 3  # values by which the grid moves if the best one is on its edge
-TURNS = 4  # grids at most
+WIDE = 5  # number of values on each axis: of eta_y L_f K and of eta_y/eta_x
+FIRST = (-3, -1)  # the smallest value on each axis, as an exponent of FACTOR
+MOVE = 3  # number of values by which the grid moves if its best point is on an edge
+TURNS = 4  # the largest number of grids
 ROUNDS = 100
-LAST = 5  # 1/LAST of the rounds, the last ones, are averaged
+LAST = 5  # errors are averaged over the last 1/LAST of the rounds
 
 
 class TriedRates(NamedTuple):
-    """Step sizes and their mean ||grad Phi||^2 in the last rounds (inf: diverged)."""
+    """The step sizes of a short run, and its error."""
 
     steps: Steps
-    error: float
+    error: float  # the mean of ||grad Phi||^2 in the last rounds; inf: diverged
 
 
 class Practice(NamedTuple):
-    """Result of the short runs: the best, the given and the provable step sizes."""
+    """The result of the short runs."""
 
-    best: TriedRates
-    given: TriedRates
-    provable: TriedRates
+    best: TriedRates  # of the grid
+    given: TriedRates  # of the user
+    provable: TriedRates  # the step sizes that minimise the theorem's bound
     begin: float  # ||grad Phi(x_0)||^2
     rounds: int  # of every short run
-    tried: int  # the number of step sizes that were run
-    edge: bool  # whether the best is on the edge of the last grid
+    tried: int  # the number of different step sizes
+    edge: bool  # True if the best step sizes are on the edge of the last grid
 
 
 def practice(
@@ -58,9 +58,10 @@ def practice(
     rounds: int = ROUNDS,
     **options: Any,
 ) -> Practice:
-    """Run a grid of step sizes around the theory's scale for a few rounds each.
+    """Find the best step sizes of a grid, with a few rounds for each.
 
-    The given and the provable step sizes run with every grid. `options` are options of
+    The grid moves until its best point is not on its edge, at most `TURNS` times. The
+    step sizes `given` and `provable` run with every grid. `options` are options of
     `simulate`, such as `seeds` and `batch_size`.
     """
     rounds = min(rounds, setting.rounds)
@@ -69,7 +70,7 @@ def practice(
     unit = 1 / (constants.smoothness * setting.local_steps)
 
     def steps_at(i: int, j: int) -> Steps:
-        """eta_y = unit FACTOR^i, and eta_x = eta_y / FACTOR^j."""
+        """Return steps with eta_y = unit * FACTOR^i and eta_x = eta_y / FACTOR^j."""
         y = unit * FACTOR**i
         x = y / FACTOR**j
         x, y = (float(f"{v:.3g}") for v in (x / given.x_server, y / given.y_server))
@@ -82,7 +83,7 @@ def practice(
     for _ in range(TURNS):
         i, j = corner
         grid = list(product(range(i, i + WIDE), range(j, j + WIDE)))
-        # Every turn runs the same number of methods, so they share one program.
+        # Every grid has the same number of methods, so one compiled program runs all.
         steps = [*(steps_at(*cell) for cell in grid), given, provable]
         methods = [with_steps(method, e) for e in steps]
         runs = sweep(methods, problem, federation, **options)
@@ -110,18 +111,25 @@ def practice(
 
 
 def direction(k: int, low: int) -> int:
-    """Where the grid from `low` on must move: -1 or 1 if k is on its edge, else 0."""
+    """Return the direction in which the grid must move along one axis.
+
+    The grid covers `low` to `low + WIDE - 1`. The result is -1 or 1 if `k` is at the
+    lower or upper end, else 0.
+    """
     return (k >= low + WIDE - 1) - (k <= low)
 
 
 def last_error(run: Run, rounds: int) -> float:
-    """The mean of ||grad Phi||^2 over seeds and the last rounds (inf: diverged)."""
+    """Return the mean of ||grad Phi||^2 over seeds and the last rounds.
+
+    The result is infinity if the run diverged.
+    """
     error = float(run.history.tail("grad_phi_sq", max(1, rounds // LAST)).mean())
     return error if np.isfinite(error) else float("inf")
 
 
 def with_steps(method: Method, e: Steps) -> Method:
-    """The same method with other step sizes."""
+    """Return a copy of `method` with the step sizes `e`."""
     local, server = Rates(e.x_local, e.y_local), Rates(e.x_server, e.y_server)
     rates = {"local_lr": local, "server_lr": server}
     return Method(method.factory, method.arguments | rates)

@@ -1,9 +1,11 @@
-"""Step sizes from the theorems: those that minimise a bound, and the corollaries'.
+"""Step sizes from the theorems: those that minimise a bound, and those of corollaries.
 
-Every bound and every condition is convex in the logarithms of the four rates: each is
-a sum of positive monomials after negative terms change sides. So a local search finds
-the global optimum. Bounds and conditions are those that the proofs support.
-`practice` finds step sizes that work instead of provable ones.
+Every bound is a sum of positive monomials in the four rates. So is every condition,
+after its negative terms change sides. Both are therefore convex in the logarithms of
+the rates, and a local search finds the global optimum.
+
+All functions use the reading "proof" of `conditions`. `practice` finds step sizes that
+work without a proof.
 """
 
 import math
@@ -20,25 +22,29 @@ from sagda.theory.conditions import CONDITIONS, check_conditions
 from sagda.theory.setting import Constants, Setting, Steps
 
 TINY = 1e-60  # smaller rates count as infeasible
-EDGE = 1e-9  # relative margin left in each condition, so that rounding cannot fail it
+EDGE = 1e-9  # the smallest margin of a condition: rounding cannot make it fail
 WIDE = 30.0  # largest change of a logarithm in one search
-MOST = 10**18  # rounds
-MOST_STEPS = 10**6  # local steps
+MOST = 10**18  # the largest number of rounds
+MOST_STEPS = 10**6  # the largest number of local steps
 
 
 def largest_server_rate(s: Setting) -> float:
-    """sqrt(m K), at which the corollaries' eta needs the largest local rates."""
+    """Return sqrt(m K), the default limit of the server rates.
+
+    With this server rate the effective rate of the corollaries, sqrt(m K) / (K
+    sqrt(T)), needs the local rate 1 / (K sqrt(T)).
+    """
     return math.sqrt(s.cohort * s.local_steps)
 
 
 def feasible(method: str, c: Constants, s: Setting, e: Steps, cap: float) -> bool:
-    """Whether server rates are at most `cap` and every condition holds."""
+    """Check that server rates are at most `cap` and that every condition holds."""
     capped = max(e.x_server, e.y_server) <= cap * (1 + 1e-12)
     return capped and satisfied(method, c, s, e)
 
 
 def satisfied(method: str, c: Constants, s: Setting, e: Steps) -> bool:
-    """Whether every condition of a method holds at these step sizes."""
+    """Check that every condition of `method` holds at the step sizes `e`."""
     checks = check_conditions(method, c, s, e)
     return all(check.slack.holds for check in checks)
 
@@ -46,10 +52,10 @@ def satisfied(method: str, c: Constants, s: Setting, e: Steps) -> bool:
 def best(
     method: str, c: Constants, s: Setting, *, max_server_lr: float | None = None
 ) -> Steps:
-    """The rates that satisfy every condition and minimise the bound.
+    """Return the rates that minimise the bound among those that satisfy all conditions.
 
-    The bound alone would drive local rates to zero and server rates to infinity. So
-    server rates are at most `max_server_lr` (default: sqrt(mK)).
+    Without a limit, the minimum would be at local rates of zero and infinite server
+    rates. So server rates are at most `max_server_lr` (default: sqrt(mK)).
     """
     check.choice("method", method, CONDITIONS)
     s.check()
@@ -75,9 +81,10 @@ def reach(
     *,
     max_server_lr: float | None = None,
 ) -> tuple[Setting, Steps]:
-    """The fewest rounds whose minimal bound is at most epsilon^2, and their rates.
+    """Return the fewest rounds for which the minimal bound is at most epsilon^2.
 
-    Returns `s` with these rounds (its own are ignored), to within 0.1 %.
+    Returns a copy of `s` with these rounds, and the rates that minimise the bound. The
+    rounds are exact to 0.1 %. `s.rounds` is ignored.
     """
     check.positive("epsilon", epsilon)
 
@@ -86,13 +93,16 @@ def reach(
         e = best(method, c, at, max_server_lr=max_server_lr)
         return e if bound(method, c, at, e).total <= epsilon**2 else None
 
-    # Double T until the bound fits, then bisect.
+    # Double T until the bound is small enough, then bisect.
     low, high = 0, 1
     while (solution := steps(high)) is None:
         low, high = high, 2 * high
         if high > MOST:
-            raise BadValue(f"`epsilon` {epsilon:g} needs more than {MOST:g} rounds.")
-    # Three digits are enough; small numbers of rounds come out exact.
+            raise BadValue(
+                f"`epsilon` must be reachable in {MOST:g} rounds, got {epsilon:g}; "
+                "raise it."
+            )
+    # A precision of 0.1 % is enough. Below 1000 rounds the result is exact.
     while high - low > max(1, high // 1000):
         middle = (low + high) // 2
         if (closer := steps(middle)) is None:
@@ -103,7 +113,7 @@ def reach(
 
 
 class BoundPoint(NamedTuple):
-    """The minimal bound of a setting, and the step sizes that reach it."""
+    """The minimal bound of one setting, and the step sizes that minimise it."""
 
     setting: Setting
     steps: Steps
@@ -119,7 +129,7 @@ def curve(
     *,
     max_server_lr: float | None = None,
 ) -> list[BoundPoint]:
-    """The minimal bound at each value of T, or of K at the same T."""
+    """Return the minimal bound for each of `values`, in place of T or of K in `s`."""
     check.choice("over", over, ("rounds", "local_steps"))
     points = []
     for value in values:
@@ -130,9 +140,11 @@ def curve(
 
 
 def start(method: str, c: Constants, s: Setting, cap: float) -> Steps | None:
-    """Feasible rates to start from, or None if only rates below `TINY` are feasible.
+    """Return feasible rates from which `minimised` can start.
 
-    Halving works because each right side shrinks faster than its left side.
+    The result is None if only rates below `TINY` are feasible. Halving the rates finds
+    a feasible point, because the right side of each condition shrinks faster than the
+    left side.
     """
     y = 1 / (c.potential_smoothness * s.local_steps)
     while y > TINY:
@@ -145,7 +157,10 @@ def start(method: str, c: Constants, s: Setting, cap: float) -> Steps | None:
 
 
 def minimised(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -> Steps:
-    """Minimise the bound by SLSQP over log eta_x, log eta_y; server rates are `cap`."""
+    """Minimise the bound over log eta_x and log eta_y by SLSQP, from `steps`.
+
+    Both server rates stay at `cap`.
+    """
 
     def at(logs: np.ndarray) -> Steps:
         x, y = np.exp(logs)
@@ -160,7 +175,7 @@ def minimised(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -
         return np.array([max(check.slack.margin, -1e3) for check in checks]) - EDGE
 
     now = np.log([steps.x, steps.y])
-    # Restart from each solution until a restart no longer improves it.
+    # SLSQP may stop early. Restart from its solution until a restart improves nothing.
     for _ in range(20):
         with np.errstate(all="ignore"):
             done = minimize(
@@ -178,8 +193,8 @@ def minimised(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -
 
 
 def polished(method: str, c: Constants, s: Setting, steps: Steps, cap: float) -> Steps:
-    """Improve `steps` by small feasible changes of each rate until none helps."""
-    # `minimised` kept the server rates at the cap; here they may fall below it.
+    """Improve `steps` by small feasible changes of the rates until no change helps."""
+    # `minimised` fixes the server rates at `cap`. Here they may also become smaller.
     size = 1.1
     while size > 1 + 1e-7:
         here = bound(method, c, s, steps).total
@@ -196,7 +211,10 @@ def polished(method: str, c: Constants, s: Setting, steps: Steps, cap: float) ->
 
 
 def neighbours(steps: Steps, size: float) -> list[Steps]:
-    """Steps with one rate, or both local rates, multiplied or divided by `size`."""
+    """Return copies of `steps` in which one or two rates are changed by a factor.
+
+    A copy has one rate, or both local rates, multiplied or divided by `size`.
+    """
     others = []
     for factor in (size, 1 / size):
         values = steps._asdict().items()
@@ -210,11 +228,11 @@ def neighbours(steps: Steps, size: float) -> list[Steps]:
 
 
 def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
-    """The corollaries' rates, with `scale` in place of each unnamed constant.
+    """Return the rates of the corollaries. `scale` replaces their unnamed constants.
 
-    Corollary 1's local rates K^(3/4)/(mT)^(1/4) and 1/(m^(1/2) K^(3/2)) bound the local
-    error by 1/sqrt(mKT) only up to T = mK. Corollary 2's local rate does so beyond. The
-    smallest of them is used.
+    Corollary 1 has the local rates K^(3/4)/(mT)^(1/4) and 1/(m^(1/2) K^(3/2)). They
+    bound the local error by 1/sqrt(mKT) only up to T = mK. The local rate of Corollary
+    2 also does so for larger T. This function uses the smallest of these local rates.
     """
     check.choice("method", method, CONDITIONS)
     check.positive("scale", scale)
@@ -232,7 +250,10 @@ def schedule(method: str, s: Setting, scale: float = 1.0) -> Steps:
 
 
 def most_local_steps(method: str, c: Constants, s: Setting, e: Steps) -> int:
-    """The largest K at which these rates satisfy every condition, or 0 for none."""
+    """Return the largest K at which the rates `e` satisfy every condition.
+
+    The result is 0 if there is no such K, and `MOST_STEPS` at most.
+    """
     holds = lambda K: satisfied(method, c, s._replace(local_steps=K), e)
     if not holds(1):
         return 0

@@ -1,7 +1,8 @@
 """The symbols of the theorems: problem constants, the setting of a run, step sizes.
 
-These classes hold and check numbers. `constants` measures them on data, `conditions`
-and `bounds` insert them into the theorems.
+These classes store and check numbers. They do not measure: `constants` estimates
+`Constants` from data. Other modules name their arguments `c` (Constants), `s` (Setting)
+and `e` (Steps). Read `conditions` and `bounds` next.
 """
 
 from dataclasses import dataclass
@@ -10,22 +11,23 @@ from typing import NamedTuple
 from sagda import check
 from sagda.check import BadValue
 
-# Products of larger (or inversely smaller) constants overflow (or underflow).
+# With constants above HUGE or below 1/HUGE, products overflow or underflow.
 HUGE = 1e30
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of Assumptions 1 to 4.
+    """The constants of Assumptions 1 to 4 in the paper.
 
     Args:
-        smoothness: L_f, the smoothness constant that every f_i shares.
+        smoothness: L_f, a smoothness constant that is valid for every f_i.
         mu: the PL (Polyak-Lojasiewicz) constant of f in y.
         sigma_x: standard deviation of a stochastic gradient in x.
         sigma_y: standard deviation of a stochastic gradient in y.
         spread_x: sigma_{x,G}, root mean square of grad_x f_i - grad_x f over clients.
         spread_y: sigma_{y,G}, root mean square of grad_y f_i - grad_y f over clients.
-        gap: calL_0 - calL_*, where calL = Phi - f/10.
+        gap: calL_0 - calL_*, the initial value minus the infimum of the potential
+            calL = Phi - f/10.
     """
 
     smoothness: float
@@ -44,13 +46,13 @@ class Constants:
             check.real(name, getattr(self, name), low=0.0)
         if self.mu > self.smoothness:
             raise BadValue(
-                f"`mu` must not be above `smoothness`, got {self.mu:g} above "
-                f"{self.smoothness:g}: an L_f-smooth function has mu <= L_f."
+                f"`mu` must be at most `smoothness` ({self.smoothness:g}), got "
+                f"{self.mu:g}: an L_f-smooth function has mu <= L_f."
             )
 
     @property
     def kappa(self) -> float:
-        """L_f / mu, the condition number."""
+        """kappa = L_f / mu, the condition number."""
         return self.smoothness / self.mu
 
     @property
@@ -60,7 +62,7 @@ class Constants:
 
     @property
     def potential_smoothness(self) -> float:
-        """L + L_f/10, the smoothness of the potential calL in every bound."""
+        """L + L_f/10, the smoothness of the potential calL = Phi - f/10."""
         return self.phi_smoothness + self.smoothness / 10
 
 
@@ -73,7 +75,7 @@ class Setting(NamedTuple):
     rounds: int  # T
 
     def check(self) -> "Setting":
-        """This setting, or `BadValue` for sizes that contradict each other."""
+        """Return this setting. Raise `BadValue` if its sizes contradict each other."""
         check.integer("clients", self.clients, low=1)
         check.integer("cohort", self.cohort, low=1, high=self.clients, what=" (M)")
         check.integer("local_steps", self.local_steps, low=1)
@@ -82,25 +84,28 @@ class Setting(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether every client takes part in every round (m = M)."""
+        """True if every client takes part in every round (m = M)."""
         return self.cohort == self.clients
 
     @property
     def sampling(self) -> float:
-        """1 - m/M, the factor of the variance that client sampling causes."""
+        """1 - m/M, a factor of every term that client sampling causes."""
         return 1 - self.cohort / self.clients
 
 
 class Steps(NamedTuple):
-    """The four step sizes. The effective step size is local times server."""
+    """The four step sizes (rates) of a run.
 
-    x_local: float
-    y_local: float
+    The effective step size of x or y is its local rate times its server rate.
+    """
+
+    x_local: float  # eta_xl
+    y_local: float  # eta_yl
     x_server: float = 1.0
     y_server: float = 1.0
 
     def check(self) -> "Steps":
-        """These steps, or `BadValue` if one is not a positive number."""
+        """Return these steps. Raise `BadValue` if one is not a positive number."""
         for name, value in self._asdict().items():
             check.positive(name, value)
         return self
@@ -122,5 +127,5 @@ class Steps(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """eta_y / eta_x."""
+        """r = eta_y / eta_x."""
         return self.y / self.x

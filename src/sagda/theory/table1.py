@@ -1,8 +1,8 @@
 """Table 1 of the paper and Parallel SGDA: the cost of reaching ||grad Phi|| <= epsilon.
 
-These are orders of growth as published, with every unnamed constant taken as one. For
-the bound of a concrete problem use `bounds` and `rates`. The *Complexity* table of
-docs/algorithms.md has the same rows; a test compares them.
+The costs are orders of growth as published. Every unnamed constant is replaced by 1.
+For the bound of a concrete problem use `bounds` and `rates`. The table *Complexity* in
+docs/algorithms.md has the same rows, and a test compares both.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from sagda import check
 
 
 class Order(NamedTuple):
-    """An order of growth in m and epsilon: its formula, and a function for it."""
+    """An order of growth in m and epsilon."""
 
     formula: str
-    numeric: Callable[[int, float], float]
+    numeric: Callable[[int, float], float]  # the value for m and epsilon
 
 
 EPS_2 = Order("ε⁻²", lambda m, e: e**-2)
@@ -32,12 +32,12 @@ class Table1Row(NamedTuple):
     """The published complexity of one method."""
 
     method: str
-    rounds: Order | None
+    rounds: Order | None  # None: the method runs on one machine
     samples: Order  # stochastic gradients of each client
     bounded_dissimilarity: str  # whether the analysis bounds how gradients differ
     client_sampling: str  # whether the analysis covers m < M
     source: str
-    names: tuple[str, ...] = ()  # the method in `sagda.ALGORITHMS`
+    names: tuple[str, ...] = ()  # the method's names in `sagda.ALGORITHMS`
 
 
 TABLE = (
@@ -86,20 +86,20 @@ TABLE = (
 
 
 class Counted(NamedTuple):
-    """A row of the table in numbers."""
+    """A row of the table, evaluated for one m, one epsilon and one K."""
 
     row: Table1Row
     samples: float
     rounds: float | None
-    best_local_steps: float | None  # smallest K that needs no more rounds than the row
+    best_local_steps: float | None  # the smallest K that reaches `rounds`
     rounds_at: float | None  # rounds with the given K
 
 
 def counted(cohort: int, epsilon: float, local_steps: int = 10) -> list[Counted]:
-    """The table in numbers, for m clients per round, a target epsilon, and K.
+    """Evaluate every row of the table for m (`cohort`), `epsilon` and K.
 
-    A round uses K samples of each client. So the rounds are samples / K, but never
-    fewer than the table's.
+    A round uses K samples of each client. So a method needs samples / K rounds, but
+    never fewer than the rounds in the table.
     """
     K = check.integer("local_steps", local_steps, low=1)
     m = check.integer("cohort", cohort, low=1)
