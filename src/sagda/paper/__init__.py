@@ -1,6 +1,6 @@
-"""The evaluation of the SAGDA paper, run again: figures, claims, slopes and theorems.
+"""Reproduction of the SAGDA paper: its figures, claims, rates and theorems.
 
-Two functions do everything: `reproduce_figures` and `reproduce_speedup`, in
-`reproduce`. The figures are the files `figures/*.toml`. Users' own runs are in
-`sagda.runs`; nothing else in the library needs this room.
+Start with `reproduce`: `reproduce_figures` and `reproduce_speedup` do all the work. The
+files `figures/*.toml` describe the figures. This room is not for users' own runs, which
+are in `sagda.runs`. No other room needs this one, except `commands`.
 """

@@ -1,6 +1,7 @@
-"""The charts of a reproduced figure: mean and 95 % band of each method over budgets.
+"""Charts of a reproduced figure: mean and 95 % band of each method over each budget.
 
-Charts of users' runs are in `sagda.report.charts`.
+A budget is the rounds, samples or bytes that a run has used. `evidence` computes the
+bands. Charts of users' runs are in `sagda.report.charts`.
 """
 
 from typing import Any
@@ -16,10 +17,11 @@ WIDTH, HEIGHT = 250, 220
 
 
 def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str, Any]]:
-    """The chart's data: a row per curve and evaluation that the log axis can show.
+    """Return the data of a chart: one row per curve and evaluation.
 
-    The axis ends at 100 times the largest error at the start, because errors far above
-    it would take all of the axis.
+    Errors that are not positive are left out, because the axis is logarithmic. Errors
+    above 100 times the largest initial error are also left out, because they would
+    compress all other curves.
     """
     digits = lambda value: float(f"{value:.4g}")
     starts = [np.nanmax(curve.values[metric][:, 0]) for curve in curves.values()]
@@ -45,7 +47,7 @@ def rows_of(curves: dict[str, Curve], metric: str, window: int) -> list[dict[str
 def chart(
     curves: dict[str, Curve], metric: str, axis: str, window: int, legend: bool
 ) -> Any:
-    """The curves and bands of one metric over one axis."""
+    """Return a chart of one metric over one axis, with a curve and band per method."""
     alt, _ = drawing()
     names = list(curves)
     style = line_style("method", names, columns=3, legend=legend)
@@ -65,7 +67,10 @@ def chart(
 
 
 def panel(curves: dict[str, Curve], window: int = 1) -> dict[str, Any]:
-    """A row of charts: the main metric over three budgets, or a GAN's metrics."""
+    """Return a row of charts: the main metric over three budgets.
+
+    For a GAN the charts show three metrics over rounds.
+    """
     first = next(iter(curves.values()))
     if first.main == "grad_phi_sq":
         kinds = [(first.main, axis) for axis in BUDGETS]

@@ -1,7 +1,7 @@
-"""The paper's claims, and the verdict that the evidence gives each of them.
+"""The claims of the paper, and the verdict on each claim that the evidence supports.
 
-A verdict is computed from comparisons between curves, never written by hand. `page`
-shows the verdicts.
+A verdict is computed from comparisons between curves. No verdict is written by hand.
+`evidence` computes the comparisons and `page` shows the verdicts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,11 +13,15 @@ from sagda.paper.figure import PANELS, SETTINGS
 
 OPTIONS = ("sagda-i", "sagda-ii")
 BASELINES = ("cd-ma", "cd-mage-plus", "parallel-sgda")
-EvidenceOf = dict[str, Evidence]  # by figure
+EvidenceOf = dict[str, Evidence]  # by name of the figure
 
 
 class ClaimRow(NamedTuple):
-    """One comparison: how much smaller the first error is than the second."""
+    """One comparison between the errors of two curves of a figure.
+
+    `effect` is the factor by which the error of `first` is smaller than that of
+    `second`.
+    """
 
     figure: str
     first: str
@@ -26,24 +30,25 @@ class ClaimRow(NamedTuple):
 
 
 class Comparisons(NamedTuple):
-    """The figures of a claim, and the pairs of names to compare among their curves."""
+    """The comparisons that a claim implies."""
 
     figures: tuple[str, ...]
+    # From the names of a figure's curves to the pairs (first, second) to compare.
     pairs: Callable[[Iterable[str]], Iterator[tuple[str, str]]]
     metric: str | None = None  # None: the main metric of the curves
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper or of this project, and the comparisons it implies."""
+    """A claim of the paper or of this project, and the comparisons that it implies."""
 
     text: str
-    where: str
-    axis: str
+    where: str  # the section or figure of the paper
+    axis: str  # the budget at which errors are compared
     comparisons: Comparisons
 
 
 class Verdict(NamedTuple):
-    """A claim and the comparisons behind it in one setting."""
+    """A claim in one setting, and the comparisons that decide whether it holds."""
 
     claim: Claim
     setting: str
@@ -51,7 +56,11 @@ class Verdict(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Holds, if every effect is ahead; partly, if some are; else does not hold."""
+        """The verdict in words: "holds", "holds partly" or "does not hold".
+
+        A claim holds if the first error is smaller in every comparison. It holds partly
+        if the first error is smaller in some.
+        """
         ahead = sum(row.effect.ahead for row in self.rows)
         if ahead == len(self.rows):
             return "holds"
@@ -59,7 +68,7 @@ class Verdict(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The counts of the comparisons in one sentence."""
+        """A count of the comparisons with smaller, equal and larger error, as text."""
         total = len(self.rows)
         ahead = sum(row.effect.ahead for row in self.rows)
         behind = [row for row in self.rows if row.effect.behind]
@@ -80,7 +89,7 @@ def against(
     seconds: tuple[str, ...],
     metric: str | None = None,
 ) -> Comparisons:
-    """Compares each of `firsts` with each of `seconds` in all settings of `figures`."""
+    """Compare each of `firsts` with each of `seconds` in all settings of `figures`."""
 
     def pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         return (pair for pair in product(firsts, seconds) if set(pair) <= set(names))
@@ -89,7 +98,7 @@ def against(
 
 
 def larger_is_better(figure: str) -> Comparisons:
-    """Compares each value of a sweep with the next smaller one of the same method."""
+    """Compare each value of a sweep with the next smaller value of the same method."""
 
     def pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         # A name is "method parameter=value".
@@ -184,7 +193,7 @@ CLAIMS = (
 
 
 def verdicts(evidence: EvidenceOf) -> list[Verdict]:
-    """A verdict for every claim and setting that has evidence."""
+    """Return a verdict for every claim and setting that has evidence."""
     every = (
         Verdict(claim, setting, list(compared(claim, setting, evidence)))
         for claim, setting in product(CLAIMS, SETTINGS)
@@ -193,7 +202,7 @@ def verdicts(evidence: EvidenceOf) -> list[Verdict]:
 
 
 def compared(claim: Claim, setting: str, evidence: EvidenceOf) -> Iterator[ClaimRow]:
-    """The effects of all comparisons of a claim in one setting."""
+    """Make all comparisons of a claim in one setting."""
     figures, pairs, metric = claim.comparisons
     for figure in (name for name in figures if name in evidence):
         curves = evidence[figure].curves.get(setting, {})
@@ -208,5 +217,5 @@ def compared(claim: Claim, setting: str, evidence: EvidenceOf) -> Iterator[Claim
 
 
 def by_metric(curve: Curve, metric: str | None) -> Curve:
-    """The curve with `metric` as its main metric; None keeps its own."""
+    """Return `curve` with `metric` as its main metric, or unchanged for None."""
     return curve._replace(values={metric: curve.values[metric]}) if metric else curve

@@ -1,7 +1,8 @@
-"""Evidence: the curves of a figure in a small JSON file, and effects between curves.
+"""Evidence: the curves of a figure in a small JSON file, and comparisons of curves.
 
-`run` writes it after the runs of a figure, and `docs/evidence` has the published files.
-`claims` compares curves with `effect` and turns the comparisons into verdicts.
+`run` writes the evidence after the runs of a figure. The published files are in
+`docs/evidence`. `claims` compares curves with `effect` and derives verdicts from them.
+The results of a single run folder are in `sagda.runs.results`.
 """
 
 import json
@@ -17,21 +18,22 @@ from sagda.runs.results import Results, read_results
 
 BUDGETS = ("round", "samples", "bytes")
 KEPT = ("grad_phi_sq", "grad_x_sq", "grad_y_sq", "frechet")
-LAST = 0.2  # errors are compared over the last fifth of a budget
+LAST = 0.2  # errors are compared over this last fraction of a budget
 
 
 class Curve(NamedTuple):
-    """The runs of a method: metrics [seeds, evaluations] over three budgets."""
+    """The metrics of all seeds of one method, and the budgets at each evaluation."""
 
     round: np.ndarray  # [evaluations]
-    samples: np.ndarray
-    bytes: np.ndarray
-    values: dict[str, np.ndarray]
-    shares: np.ndarray | None = None  # [seeds, classes] among the last generated rows
+    samples: np.ndarray  # [evaluations]
+    bytes: np.ndarray  # [evaluations]
+    values: dict[str, np.ndarray]  # by metric: [seeds, evaluations]
+    # [seeds, classes]: the share of each class in the rows that a GAN generates last.
+    shares: np.ndarray | None = None
 
     @property
     def main(self) -> str:
-        """The metric by which the curve is compared."""
+        """The name of the first metric, in which curves are compared."""
         return next(iter(self.values))
 
     @property
@@ -40,35 +42,45 @@ class Curve(NamedTuple):
         return self.values[self.main]
 
     def budget(self, axis: str) -> np.ndarray:
-        """The rounds, samples or bytes at every evaluation."""
+        """Return the rounds, samples or bytes at every evaluation, as `axis` names."""
         return getattr(self, axis)
 
     def level(self, axis: str, until: float) -> np.ndarray:
-        """The mean log10 error over the last fifth of a budget, [seeds]."""
+        """Return the mean log10 error over the last fifth of the budget `until`.
+
+        The result has shape [seeds].
+        """
         x = self.budget(axis)
-        # Interpolated, because curves have different budgets at their evaluations.
+        # Interpolate, because curves are evaluated at different budgets.
         grid = np.linspace((1 - LAST) * until, until, 21)
         logs = np.log10(np.maximum(self.error, 1e-300))
         return np.array([np.interp(grid, x, row).mean() for row in logs])
 
     def until(self, epsilon: float, axis: str) -> float | None:
-        """The budget at which the seeds' geometric mean first reaches epsilon."""
+        """Return the budget at which the mean error first reaches epsilon.
+
+        The mean is the geometric mean over seeds. The result is None if it is never
+        reached.
+        """
         mean = np.exp(np.log(np.maximum(self.error, 1e-300)).mean(axis=0))
         reached = np.flatnonzero(mean <= epsilon)
         return float(self.budget(axis)[reached[0]]) if len(reached) else None
 
 
 class Evidence(NamedTuple):
-    """The curves of a figure by setting and name."""
+    """The curves of one figure."""
 
     figure: str
-    quick: bool
-    digests: dict[str, str]  # of the configurations of each setting
-    curves: dict[str, dict[str, Curve]]
+    quick: bool  # True if the runs had fewer rounds and seeds
+    digests: dict[str, str]  # by setting: a digest of its configurations
+    curves: dict[str, dict[str, Curve]]  # by setting and name
 
 
 def compact(folder: Path, prefix: str = "") -> dict[str, Curve]:
-    """The curves of a finished run folder; those of a sweep are named by its points."""
+    """Return the curves of a finished run folder, by name.
+
+    The name of a curve is the method. In a sweep, it is `prefix` and the point.
+    """
     results = read_results(folder)
     return {
         f"{prefix} {name}".strip() if results.points else name: curve_of(results, name)
@@ -77,9 +89,9 @@ def compact(folder: Path, prefix: str = "") -> dict[str, Curve]:
 
 
 def curve_of(results: Results, name: str) -> Curve:
-    """The curve of one method in a run folder."""
+    """Return the curve of one method in a run folder."""
     columns = results.columns[name]
-    # Columns share_0, share_1, ... of a GAN: the last values, in the order of classes.
+    # A GAN has a column share_0, share_1, ... for each class. Take the last values.
     kinds = sorted(
         (k for k in columns if k.startswith("share_")), key=lambda k: int(k[6:])
     )
@@ -95,7 +107,7 @@ def curve_of(results: Results, name: str) -> Curve:
 
 
 def store(path: Path, evidence: Evidence) -> None:
-    """Write evidence as JSON, with four significant digits."""
+    """Write evidence to `path` as JSON, with four significant digits."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -114,7 +126,10 @@ def store(path: Path, evidence: Evidence) -> None:
 
 
 def load(path: Path) -> Evidence:
-    """Read evidence; null, which stands for NaN and infinity, becomes NaN."""
+    """Read evidence from `path`.
+
+    NaN and infinity are stored as null. Both become NaN again.
+    """
 
     def arrays(value: Any) -> Any:
         if isinstance(value, dict):
@@ -130,15 +145,15 @@ def load(path: Path) -> Evidence:
 
 
 def unreadable(path: Path) -> BadValue:
-    """The error that a file is not evidence."""
+    """Return the error for a file that is not evidence."""
     return BadValue(
-        f"{path} must be evidence as `sagda reproduce` writes it, but cannot be read; "
-        "remove it to run it again."
+        f"{path} must be evidence that `sagda reproduce` has written, but it cannot be "
+        "read; remove it, and the same command writes it again."
     )
 
 
 class Effect(NamedTuple):
-    """The factor by which one error is smaller than another, with 95 % interval."""
+    """The factor by which one error is smaller than another, with a 95 % interval."""
 
     factor: float
     low: float
@@ -146,12 +161,12 @@ class Effect(NamedTuple):
 
     @property
     def ahead(self) -> bool:
-        """Whether the error is smaller beyond the interval."""
+        """True if the error is smaller: the whole interval is above 1."""
         return self.low > 1
 
     @property
     def behind(self) -> bool:
-        """Whether the error is larger beyond the interval."""
+        """True if the error is larger: the whole interval is below 1."""
         return self.high < 1
 
     def __str__(self) -> str:
@@ -159,14 +174,17 @@ class Effect(NamedTuple):
 
 
 def times(factor: float) -> str:
-    """A factor to three digits; infinity as a symbol."""
+    """Format a factor with three digits, and infinity or NaN as ∞."""
     if not math.isfinite(factor):
         return "∞"
     return f"{factor:.3g}" if 1e-3 < factor < 1e4 else f"{factor:.1e}"
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean and its 95 % interval by Student's t (infinite for one value)."""
+    """Return the mean and its 95 % interval (mean, low, high) by Student's t.
+
+    The interval is infinite if there is one value, or a value that is not finite.
+    """
     from scipy import stats
 
     mean = float(values.mean())
@@ -177,15 +195,15 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
-    """The geometric mean over seeds and its 95 % interval, [3, evaluations].
+    """Return the geometric mean over seeds and its 95 % interval, [3, evaluations].
 
-    A `window` above 1 smooths each curve as the paper does: by a moving mean over
-    `window` values.
+    With `window` above 1, each curve is first smoothed by a moving mean over `window`
+    values, as in the paper.
     """
     values = curve.values[metric]
     if window > 1:
         kernel = np.ones(window)
-        # At the ends fewer values are in the window, so divide by their number.
+        # At both ends the window has fewer values, so divide by the number of values.
         weight = np.convolve(np.ones(values.shape[1]), kernel, "same")
         values = np.stack([np.convolve(row, kernel, "same") / weight for row in values])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -195,14 +213,15 @@ def band(curve: Curve, metric: str, window: int = 1) -> np.ndarray:
 
 
 def effect(better: Curve, worse: Curve, axis: str) -> Effect:
-    """How much smaller the error of `better` is, paired over seeds.
+    """Return the factor by which the error of `better` is smaller than that of `worse`.
 
-    Errors are compared at the end of the largest budget that both curves have.
+    Errors are compared over the last fifth of the largest budget that both curves have.
+    The interval is computed from the differences of each seed.
     """
     until = min(better.budget(axis)[-1], worse.budget(axis)[-1])
     with np.errstate(invalid="ignore"):
         gap = worse.level(axis, until) - better.level(axis, until)
-    # A run that diverged (NaN or infinity) loses, whatever its error was before.
+    # A run that diverged (NaN or infinity) is worse, whatever its error was before.
     if not np.isfinite(better.error[:, -1]).all():
         return Effect(0.0, 0.0, 0.0)
     if not np.isfinite(worse.error[:, -1]).all():
@@ -212,12 +231,13 @@ def effect(better: Curve, worse: Curve, axis: str) -> Effect:
 
 
 def crossing(a: Curve, b: Curve, axis: str) -> float | None:
-    """The budget after which the geometric mean of `a` stays below that of `b`.
+    """Return the budget after which the geometric mean of `a` stays below that of `b`.
 
-    0 if it is below from the start, None if it never stays below.
+    The result is 0 if `a` is below `b` from the start, and None if `a` is not below `b`
+    at the end.
     """
     until = min(a.budget(axis)[-1], b.budget(axis)[-1])
-    # Without the start, where all curves are equal.
+    # Leave out the start, where all curves are equal.
     grid = np.linspace(0, until, 401)[1:]
     logs = [
         np.interp(grid, c.budget(axis), np.log10(np.maximum(c.error, 1e-300)).mean(0))

@@ -1,7 +1,8 @@
-"""A figure of the paper as run configurations, read from one TOML file.
+"""Figures of the paper as run configurations, read from one TOML file per figure.
 
-The files are `figures/NAME.toml`. A file of the same name in the output folder comes
-first. `run` makes the runs of a figure and `tuning` chooses its tuned rates.
+The files are `figures/NAME.toml` in this package. If the output folder has a file of
+the same name, it is read instead. `run` makes the runs of a figure, and `tuning` finds
+its tuned rates.
 """
 
 import tomllib
@@ -18,31 +19,35 @@ ORDER = (*PANELS, "partial", "steps", "local-rates", "server-rates", "gan")
 # Figure 2 shows the runs of Figure 1 against samples.
 ALSO = {panel.replace("1", "2"): panel for panel in PANELS}
 SETTINGS = ("paper", "tuned")
-QUICK_ROUNDS, QUICK_SEEDS = 10, 2  # a quick run has 1/10 of the rounds, <= 2 seeds
+QUICK_ROUNDS = 10  # a quick run has 1/QUICK_ROUNDS of the rounds
+QUICK_SEEDS = 2  # the largest number of seeds of a quick run
 
 
 class Figure(NamedTuple):
-    """The configurations of a figure by setting and part; a part is one run folder."""
+    """A figure of the paper, with the configurations of its runs."""
 
     name: str
     title: str
-    where: str  # its number in the paper
-    cost: float  # milliseconds per round, roughly
-    captions: dict[str, str]
-    parts: dict[str, dict[str, Config]]
-    tuning: dict[str, Any]  # the grid, and the rates found on it
+    where: str  # the number of the figure in the paper
+    cost: float  # milliseconds per round, approximately
+    captions: dict[str, str]  # by setting
+    parts: dict[str, dict[str, Config]]  # by setting and part; a part is a run folder
+    tuning: dict[str, Any]  # the grid, and the rates that tuning has found
     text: str  # the content of the file
 
     @property
     def needs_mnist(self) -> bool:
-        """Whether a run of the figure trains on MNIST, which must be downloaded."""
+        """True if a run of the figure trains on MNIST, which must be downloaded."""
         return any(
             c.data == "mnist" for some in self.parts.values() for c in some.values()
         )
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The figures that a user asks for, in the paper's order."""
+    """Return the figures that `names` select, in the order of the paper.
+
+    Figure 2 has the runs of Figure 1. `all`, or no name, selects every figure.
+    """
     wanted = set()
     for name in names or ["all"]:
         check.choice("figure", name, ["all", *ORDER, *ALSO, "speedup"])
@@ -51,7 +56,7 @@ def chosen(names: list[str]) -> list[str]:
 
 
 def read(name: str, folder: Path | None = None) -> Figure:
-    """The figure of that name, from `folder` if it has one, else from the package."""
+    """Read the figure `name` from `folder`, or from the package if it has no file."""
     path = resources.files("sagda.paper").joinpath("figures", f"{name}.toml")
     if folder is not None and (folder / f"{name}.toml").is_file():
         path = folder / f"{name}.toml"
@@ -59,13 +64,13 @@ def read(name: str, folder: Path | None = None) -> Figure:
         return parse(name, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise BadValue(
-            f"{path} must describe a figure, with `title`, `where`, `cost`, "
-            f"`config` and `settings`: {error}."
+            f"{path} must describe a figure with `title`, `where`, `cost`, `config` "
+            f"and `settings`, but reading it failed: {error}; correct or remove it."
         ) from None
 
 
 def parse(name: str, text: str) -> Figure:
-    """The figure that a TOML text describes."""
+    """Return the figure that `text`, the content of a TOML file, describes."""
     values = tomllib.loads(text)
     tuning = values.get("tuning", {})
     captions, parts = {}, {}
@@ -93,7 +98,7 @@ def parse(name: str, text: str) -> Figure:
 
 
 def quick(config: Config) -> Config:
-    """The same configuration with fewer rounds and seeds."""
+    """Return a copy of `config` with fewer rounds and seeds."""
     rounds = max(10, config.rounds // QUICK_ROUNDS)
     values = {
         "rounds": rounds,

@@ -1,7 +1,7 @@
 """The page of the reproduced figures: verdicts, charts, tables and comparisons.
 
-`reproduce` passes the evidence; `sagda.report.blocks` writes the page as HTML or
-Markdown. `slopes` has the page of `sagda reproduce speedup`.
+`blocks` makes the content of the page from the evidence. `sagda.report.blocks` writes
+it as HTML or Markdown. The page of `sagda reproduce speedup` is in `slopes`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ QUICK_RUN = Text(
 def blocks(
     figures: dict[str, Figure], evidence: EvidenceOf, out: Path, window: int
 ) -> Iterator[Block]:
-    """The whole page: verdicts first, then each figure with its numbers."""
+    """Make the whole page: the verdicts, each figure, and all comparisons."""
     if any(one.quick for one in evidence.values()):
         yield QUICK_RUN
     every = verdicts(evidence)
@@ -52,7 +52,7 @@ def blocks(
 
 
 def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
-    """All comparisons behind one verdict."""
+    """Make the table of all comparisons that decide one verdict."""
     axis = AXES[verdict.claim.axis]
     yield Heading(f"{verdict.claim.text} ({verdict.setting}: {verdict.word})", 3)
     yield Grid(
@@ -64,7 +64,7 @@ def comparison_blocks(verdict: Verdict) -> Iterator[Block]:
 def figure_blocks(
     figure: Figure, evidence: Evidence, out: Path, window: int
 ) -> Iterator[Block]:
-    """The charts and tables of one figure, by setting, and its tuned rates."""
+    """Make the charts and tables of one figure by setting, and its tuned rates."""
     yield Heading(f"{figure.title} ({figure.where})")
     for setting, curves in evidence.curves.items():
         seeds = len(next(iter(curves.values())).error)
@@ -95,17 +95,24 @@ def figure_blocks(
 
 
 def three_targets(evidence: Evidence, setting: str) -> list[float]:
-    """Three values of epsilon between the start and the best end, evenly in logs."""
+    """Return three values of epsilon between the initial and the smallest error.
+
+    The values are evenly spaced on a logarithmic scale.
+    """
     errors = [curve.error for curve in evidence.curves[setting].values()]
     start = max(np.exp(np.log(e[:, 0]).mean()) for e in errors)
     ends = [np.exp(np.log(e).mean(axis=0)) for e in errors]
     least = min(np.nanmin(e) for e in ends)
-    # Five values without the two ends, which every method or only one reaches.
+    # Five values without both ends: every method reaches the first, one the last.
     return [float(f"{v:.1g}") for v in np.geomspace(start, least, 5)[1:-1]]
 
 
 def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
-    """The budgets that reach three targets, and those that SAGDA needs to be ahead."""
+    """Make two tables of budgets.
+
+    The first has the budgets at which each method reaches three targets. The second has
+    the budgets after which SAGDA stays below CD-MAGE+.
+    """
     curves = evidence.curves[setting]
 
     def cell(value: float | None, axis: str) -> str:
@@ -137,7 +144,7 @@ def budget_blocks(evidence: Evidence, setting: str) -> Iterator[Block]:
 def gan_blocks(
     figure: Figure, evidence: Evidence, setting: str, out: Path
 ) -> Iterator[Block]:
-    """The quality of the rows that a GAN generates, in numbers and pictures."""
+    """Make the tables and pictures of the rows that the GANs generate."""
     curves = evidence.curves[setting]
     rows, shares = [], []
     for name, curve in curves.items():

@@ -1,7 +1,8 @@
 """The two reproductions: the paper's figures with their claims, and its corollaries.
 
-Both run what is missing in a folder, write a page, and return what `--json` prints.
-They resume where they were stopped. `terminal` shows the results.
+Both make the runs that are missing in a folder and write a page. They return the facts
+that `--json` prints. After a stop, the same call resumes. `run` makes the runs of a
+figure, `speedup` those of the corollaries. `terminal` shows the results.
 """
 
 import shutil
@@ -35,7 +36,7 @@ uses the printed rates for all methods, *tuned* the best rates of each on one gr
 
 
 def mnist_problem() -> str | None:
-    """Why MNIST is not available, or None if it is."""
+    """Return the reason why MNIST is not available, or None if it is available."""
     try:
         load("mnist")
     except BadValue as error:
@@ -54,23 +55,23 @@ def reproduce_figures(
     docs: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Run the missing figures, write their page, and judge the paper's claims.
+    """Make the missing runs of figures, write their page, and check the paper's claims.
 
     Args:
-        names: figures, as in `figure.ORDER`.
-        out: the folder of runs, evidence and page.
+        names: the names of figures, from `figure.ORDER`.
+        out: the folder for runs, evidence and the page.
         quick: use a tenth of the rounds and at most two seeds.
-        retune: choose the tuned rates again.
-        again: run figures again that are finished.
+        retune: tune the rates again before the runs.
+        again: repeat the runs of figures that are already finished.
         window: the number of values over which curves are smoothed.
-        docs: a Markdown file to write the page to as well.
+        docs: a Markdown file to which the page is also written.
         quiet: show no progress.
     """
     say = lambda line: print(line, file=sys.stderr)
     figures = read_figures(names, out, retune=retune, say=say)
     reproduction = Reproduction(figures, out, quick=quick)
     stored = {name: None if again else reproduction.stored(name) for name in names}
-    # Figures with stored evidence need no data.
+    # A figure with stored evidence is not run, so it needs no data.
     on_mnist = [n for n in names if stored[n] is None and figures[n].needs_mnist]
     missing = mnist_problem() if on_mnist else None
     left_out = on_mnist if missing else []
@@ -102,7 +103,7 @@ def reproduce_figures(
 
 
 def verdict_facts(evidence: EvidenceOf) -> list[dict[str, str]]:
-    """The verdicts for JSON."""
+    """Return the verdicts on all claims for JSON."""
     return [
         {
             "claim": verdict.claim.text,
@@ -122,10 +123,10 @@ def reproduce_speedup(
     docs: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Measure the corollaries' slopes, try the theorems, and write their page.
+    """Measure the slopes of the corollaries, test the theorems, and write the page.
 
-    The arguments are those of `reproduce_figures`. `docs` must have the lines
-    `slopes.BEGIN` and `slopes.END`, and its text between them is replaced.
+    The arguments mean the same as in `reproduce_figures`. The file `docs` must have the
+    lines `slopes.BEGIN` and `slopes.END`. The text between these lines is replaced.
     """
     path = out / "evidence" / "speedup.json"
     evidence = speedup.read_evidence(path, quick=quick, again=again)

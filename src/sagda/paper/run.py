@@ -1,7 +1,7 @@
-"""Runs the figures of the paper into a folder and stores their evidence.
+"""The runs of the paper's figures in a folder, and the evidence that they leave.
 
-`Reproduction` skips runs and evidence that are already there. `reproduce` adds the
-progress display and the page.
+`Reproduction` skips runs that are finished and evidence that is stored. It shows no
+progress and writes no page: `reproduce` does both.
 """
 
 import math
@@ -19,18 +19,18 @@ from sagda.runs.experiment import prepare, resolve
 
 
 class Job(NamedTuple):
-    """One run of a figure: a configuration and its run folder."""
+    """One run of a figure: its configuration and its run folder."""
 
     title: str
     setting: str
     part: str
     config: Config
     folder: Path
-    work: float  # expected seconds, roughly
+    work: float  # expected seconds, approximately
 
     @property
     def finished(self) -> bool:
-        """Whether the folder holds the results of exactly this configuration."""
+        """True if the folder has results of exactly this configuration."""
         config = self.folder / "config.toml"
         done = (self.folder / "summary.json").is_file() and config.is_file()
         return done and config.read_text(encoding="utf-8") == write_toml(self.config)
@@ -39,7 +39,10 @@ class Job(NamedTuple):
 def read_figures(
     names: list[str], out: Path, *, retune: bool, say: Callable[[str], None]
 ) -> dict[str, Figure]:
-    """The figures by name; with `retune`, tune them first and write them to `out`."""
+    """Read figures, by name.
+
+    With `retune`, tune the rates of each figure first, and write its new file to `out`.
+    """
     figures = {name: read(name, out) for name in names}
     if retune:
         for name, figure in figures.items():
@@ -59,11 +62,11 @@ class Reproduction:
         self.quick = quick
 
     def jobs(self, figure: Figure) -> list[Job]:
-        """The runs of a figure, by setting and part."""
+        """List the runs of a figure, in the order of settings and parts."""
         jobs = []
         for setting in SETTINGS:
             for part, config in figure.parts[setting].items():
-                # Resolved, so that the digest covers every value of the run.
+                # Resolve defaults, so that the digest covers every value of the run.
                 config = resolve(quick(config) if self.quick else config)
                 points = math.prod(len(values) for values in config.grid.values())
                 runs = len(config.algorithms) * points * config.seeds
@@ -80,15 +83,18 @@ class Reproduction:
         return jobs
 
     def work(self, name: str) -> float:
-        """The expected seconds of a figure's runs."""
+        """Return the expected seconds of all runs of a figure."""
         return sum(job.work for job in self.jobs(self.figures[name]))
 
     def path(self, name: str) -> Path:
-        """The evidence file of a figure."""
+        """Return the path of a figure's evidence file."""
         return self.out / "evidence" / f"{name}.json"
 
     def stored(self, name: str) -> Evidence | None:
-        """The stored evidence of a figure, if it has the same configurations."""
+        """Return the stored evidence of a figure.
+
+        The result is None if there is none, or if its configurations differ.
+        """
         path = self.path(name)
         if not path.is_file():
             return None
@@ -99,7 +105,7 @@ class Reproduction:
         return evidence if evidence.digests == self.digests(name) else None
 
     def digests(self, name: str) -> dict[str, str]:
-        """By setting, a digest of the figure's resolved configurations."""
+        """Return a digest of a figure's resolved configurations, by setting."""
         texts: dict[str, str] = {}
         for job in self.jobs(self.figures[name]):
             texts[job.setting] = texts.get(job.setting, "") + write_toml(job.config)
@@ -118,4 +124,4 @@ class Reproduction:
         )
         self.path(name).parent.mkdir(parents=True, exist_ok=True)
         store(self.path(name), evidence)
-        return load(self.path(name))  # with the digits that are stored
+        return load(self.path(name))  # rounded, as a later call would read it

@@ -1,6 +1,7 @@
 """The page of `sagda reproduce speedup`: slopes, charts, theorems and their bounds.
 
-`speedup` makes the runs; `sagda.report.blocks` writes the page.
+`blocks` makes the content of the page from the measured errors. `speedup` makes the
+runs, and `sagda.report.blocks` writes the page.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ GREY = "#888888"
 
 
 def blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
-    """The whole page."""
+    """Make the whole page: the slopes, then the theorems."""
     if evidence.quick:
         yield QUICK_RUN
     yield from slope_blocks(evidence)
@@ -42,7 +43,7 @@ def blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
 
 
 def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
-    """The table of slopes, and their charts."""
+    """Make the table of slopes, and their charts."""
     every = list(lines(evidence.quick))
     yield Heading("Slopes", 3)
     yield Text(
@@ -78,12 +79,12 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
 
 
 def title(method: str) -> str:
-    """A method in the words of tables and legends."""
+    """Return the name of a method for tables and legends."""
     return method.replace(" all", ", variates from all rows")
 
 
 def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
-    """The table of bounds and measured means."""
+    """Make the table of bounds and measured means."""
     yield Heading("The theorems, tried", 3)
     yield Text(
         "Quadratics with exact constants, at rates that satisfy every condition, with "
@@ -114,7 +115,7 @@ def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
 
 
 def panel(evidence: SpeedupEvidence, some: list[Line]) -> dict[str, Any]:
-    """A row of charts, one for each quantity that is swept."""
+    """Return a row of charts, one for each quantity that is swept."""
     drawn = [
         chart(evidence, [line for line in some if line.over == over], legend=i == 0)
         for i, over in enumerate(OVER)
@@ -123,12 +124,15 @@ def panel(evidence: SpeedupEvidence, some: list[Line]) -> dict[str, Any]:
 
 
 def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
-    """Errors over mKT, or rounds over 1/epsilon^2, of every method, on log axes."""
+    """Return a chart with one line per method, on logarithmic axes.
+
+    The chart shows errors over mKT, or rounds over 1/epsilon^2 if rounds are swept.
+    """
     alt, _ = drawing()
     names = [title(line.method) for line in some]
     over = some[0].over
     rows = [row for line in some for row in points(line, evidence.errors_of(line))]
-    # A grey line with the corollary's slope through the first method's first point.
+    # A grey line with the predicted slope, through the first point of the first method.
     first = [row for row in rows if row["method"] == names[0]]
     slope = 1.0 if over == "rounds" else -0.5
     guide = [
@@ -146,7 +150,7 @@ def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
     drawn = base.mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=25)).encode(
         x=across, y=up, **style
     )
-    # The interval of an error is vertical, that of 1/epsilon^2 horizontal.
+    # The interval of an error is vertical. The interval of 1/epsilon^2 is horizontal.
     ends = {"x": across, "y": alt.Y("low:Q", scale=log), "y2": "high:Q"}
     if over == "rounds":
         ends = {"x": alt.X("left:Q", scale=log), "x2": "right:Q", "y": up}
@@ -160,7 +164,7 @@ def chart(evidence: SpeedupEvidence, some: list[Line], legend: bool) -> Any:
 
 
 def points(line: Line, errors: np.ndarray) -> list[dict[str, Any]]:
-    """The chart's data: geometric means over seeds with their 95 % intervals."""
+    """Return the data of a chart: geometric means over seeds, with 95 % intervals."""
     out = []
     for s, by_seed in zip(line.settings, errors, strict=True):
         mean, low, high = (float(np.exp(v)) for v in interval(np.log(by_seed)))
@@ -181,8 +185,8 @@ def insert(page: Path, content: list[Block]) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise BadValue(
-            f"{page} must have the lines {BEGIN} and {END}, between which the results "
-            "go; add them."
+            f"{page} must have the lines {BEGIN} and {END}, but one is missing; add "
+            "both where the results belong."
         )
     markdown = as_markdown(content, page.parent / "images", "theory")
     durable.write(page, f"{before}{BEGIN}\n\n{markdown}\n{END}{after}")

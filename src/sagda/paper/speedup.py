@@ -1,8 +1,8 @@
 """Runs and slopes of `sagda reproduce speedup`: the corollaries' rates, measured.
 
-The error is the theorems' left side, the mean of ||grad Phi(x_t)||^2 over all rounds at
-the corollaries' rates. The corollaries predict that it falls as (mKT)^(-1/2). `theorem`
-runs the theorems themselves, and `slopes` makes the page.
+The error is the mean of ||grad Phi(x_t)||^2 over all rounds, which the theorems bound.
+The corollaries predict that this error falls as (mKT)^(-1/2) at their rates. `theorem`
+compares runs with the bounds of the theorems, and `slopes` makes the page.
 """
 
 import json
@@ -29,8 +29,8 @@ from sagda.simulator.run import Progress
 from sagda.theory import Setting, Steps, rates
 
 SEEDS, QUICK_SEEDS = 8, 2
-ROWS = 4000  # rows of a9a, for any number of clients
-CLIENTS, COHORT, LOCAL_STEPS = 40, 10, 4  # M, m and K where they are not swept
+ROWS = 4000  # the number of rows of a9a, for any number of clients
+CLIENTS, COHORT, LOCAL_STEPS = 40, 10, 4  # M, m and K, unless they are swept
 METHODS = {
     "full": ("sagda-i", "sagda-ii", "fsgda"),
     "partial": ("sagda-i", "sagda-i all", "sagda-ii", "fsgda"),
@@ -39,15 +39,16 @@ OVER = ("m", "K", "T", "rounds")  # the quantities that are swept
 
 
 class Bench(NamedTuple):
-    """A problem whose f is the same for any number of clients."""
+    """A problem on which slopes are measured."""
 
     rounds: int
     scale: float  # replaces the unnamed constants of the corollaries' rates
+    # From the number of clients to a problem. f is the same for any number.
     make: Callable[[int], tuple[Problem, Federation]]
 
 
 def quadratic(clients: int) -> tuple[Problem, Federation]:
-    """A quadratic with noise, some of whose clients are not convex."""
+    """Return a noisy quadratic problem. The f_i of some clients are not convex in x."""
     return Quadratic.make(
         clients=clients, samples=10, smoothness=2.0, mu=1.0, noise=2.0,
         heterogeneity=1.0, nonconvex_clients=True,
@@ -55,7 +56,10 @@ def quadratic(clients: int) -> tuple[Problem, Federation]:
 
 
 def a9a(clients: int) -> tuple[Problem, Federation]:
-    """AUC on rows of a9a sorted by label, so that most clients have one class only."""
+    """Return AUC maximisation on rows of a9a that are sorted by label.
+
+    So most clients have one class only.
+    """
     table = load("a9a").train
     rows = generator(0, "speedup", "rows").permutation(len(table.label))[:ROWS]
     rows = rows[np.argsort(table.label[rows], kind="stable")]
@@ -69,7 +73,7 @@ problem_of = cache(lambda bench, clients: BENCHES[bench].make(clients))
 
 
 class Task(NamedTuple):
-    """One run with all its seeds: of a slope, or of a theorem (bench "theorem")."""
+    """One run with all its seeds, for a slope or (bench "theorem") for a theorem."""
 
     bench: str
     method: str
@@ -81,28 +85,35 @@ class Task(NamedTuple):
 
     @property
     def work(self) -> float:
-        """The expected work, roughly in local steps; a round alone counts as 100."""
+        """The expected work, approximately in local steps.
+
+        The overhead of a round counts as 100 local steps.
+        """
         _, m, K, T = self.setting
         return T * (m * K + 100)
 
 
 class Line(NamedTuple):
-    """A sweep of one method over one quantity; its slope is fitted."""
+    """A sweep of one method over one quantity, to which a slope is fitted."""
 
     bench: str
-    clients: str  # full or partial
+    clients: str  # "full" or "partial" participation
     method: str
-    over: str
+    over: str  # the quantity, one of `OVER`
     settings: list[Setting]
 
     @property
     def runs(self) -> list[Task]:
-        """The run of every setting."""
+        """The runs of the sweep, one for each setting."""
         return [Task(self.bench, self.method, s) for s in self.settings]
 
     @property
     def predicted(self) -> float:
-        """The corollaries' slope of the error, or of the rounds in 1/epsilon^2."""
+        """The slope that the corollaries predict.
+
+        It is the slope of log error in log mKT. If rounds are swept, it is the slope of
+        log rounds in log 1/epsilon^2.
+        """
         limited = self.method == "fsgda" and self.clients == "partial"
         if self.over == "rounds":
             return 2.0 if limited else 1.0
@@ -110,7 +121,10 @@ class Line(NamedTuple):
 
 
 def lines(quick: bool) -> Iterator[Line]:
-    """Every sweep of the page; quick ones have two settings and 1/10 of the rounds."""
+    """Return every sweep of the page.
+
+    A quick sweep has two settings and a tenth of the rounds.
+    """
     for name, clients, over in product(BENCHES, METHODS, OVER):
         base = Setting(
             clients=COHORT if clients == "full" else CLIENTS,
@@ -133,7 +147,7 @@ def lines(quick: bool) -> Iterator[Line]:
 
 
 def swept(over: str, clients: str, s: Setting) -> list[Setting]:
-    """The settings of a sweep over one quantity, the others as in `s`."""
+    """Return the settings of a sweep: `s` with several values of `over`."""
     if over == "m" and clients == "full":
         return [s._replace(clients=m, cohort=m) for m in (5, 10, 20, 40)]
     if over == "m":
@@ -151,7 +165,7 @@ def swept(over: str, clients: str, s: Setting) -> list[Setting]:
 def errors_of_run(
     task: Task, seeds: int, progress: Callable[[Progress], None]
 ) -> list[float]:
-    """The mean of ||grad Phi||^2 over rounds, one for each seed."""
+    """Make one run and return the mean of ||grad Phi||^2 over rounds for each seed."""
     problem, federation = problem_of(task.bench, task.setting.clients)
     name = task.method.partition(" ")[0]
     steps = rates.schedule(name, task.setting, BENCHES[task.bench].scale)
@@ -163,7 +177,7 @@ def errors_of_run(
 
 
 class Slope(NamedTuple):
-    """The mean of slopes fitted for each seed, with its 95 % interval."""
+    """The mean over seeds of a fitted slope, with its 95 % interval."""
 
     value: float
     low: float
@@ -174,9 +188,10 @@ class Slope(NamedTuple):
 
 
 def fitted(line: Line, errors: np.ndarray) -> Slope:
-    """The slope of log error in log mKT, or of log rounds in log 1/epsilon^2.
+    """Fit the slope of log error in log mKT.
 
-    `errors` has shape [settings, seeds]; epsilon^2 is the error.
+    If rounds are swept, fit the slope of log rounds in log 1/epsilon^2, where epsilon^2
+    is the error. `errors` has shape [settings, seeds].
     """
     if line.over == "rounds":
         sizes = [float(s.rounds) for s in line.settings]
@@ -186,11 +201,14 @@ def fitted(line: Line, errors: np.ndarray) -> Slope:
     return Slope(*interval(-1 / slopes if line.over == "rounds" else slopes))
 
 
-# The theorems themselves.
+# Runs that are compared with the bounds of the theorems.
 
 
 def theorems(quick: bool) -> list[Task]:
-    """Every theorem that the page tries; quick ones have fewer rounds."""
+    """Return every run that is compared with a theorem.
+
+    Quick runs have fewer rounds.
+    """
     T = 10**4 if quick else 10**5
     every = Setting(clients=5, cohort=5, local_steps=1, rounds=T)
     one = Setting(clients=20, cohort=1, local_steps=1, rounds=10**4)
@@ -206,26 +224,27 @@ def theorems(quick: bool) -> list[Task]:
 def try_theorem(
     task: Task, seeds: int, progress: Callable[[Progress], None] | None
 ) -> Trial:
-    """Run a theorem's method at rates that satisfy its conditions."""
+    """Run the method of a theorem at rates that satisfy the theorem's conditions."""
     case, steps = distant_case(task.setting.clients), None
     if not task.setting.full:
         case = sampling_case(task.setting.clients)
-        # With K = 1 only products of rates matter. These satisfy the conditions.
+        # With K = 1 only the effective rates matter. These satisfy the conditions.
         steps = Steps(x_local=2.2e-6, y_local=1.2e-4, x_server=1e3, y_server=1e3)
     return run_trial(
         task.method, case, task.setting, steps, seeds=seeds, progress=progress
     )
 
 
-# The measured errors, stored after every run.
+# The results, stored after every run.
 
 
 @dataclass
 class SpeedupEvidence:
-    """The errors of slope runs and the trials of theorems, by their names."""
+    """The results of `sagda reproduce speedup`, stored in one file."""
 
     path: Path
     quick: bool
+    # By the name of the task (`str(task)`): an error per seed, or a theorem's trial.
     errors: dict[str, list[float]] = field(default_factory=dict)
     trials: dict[str, Trial] = field(default_factory=dict)
 
@@ -236,16 +255,16 @@ class SpeedupEvidence:
 
     @property
     def plan(self) -> str:
-        """All further choices that the values depend on, as a text to compare."""
+        """The options that the results depend on, as JSON, to compare with a file."""
         scales = {name: bench.scale for name, bench in BENCHES.items()}
         return json.dumps([self.seeds, ROWS, scales])
 
     def errors_of(self, line: Line) -> np.ndarray:
-        """The errors of a sweep, [settings, seeds]."""
+        """Return the errors of a sweep, [settings, seeds]."""
         return np.array([self.errors[str(run)] for run in line.runs])
 
     def missing(self) -> list[Task]:
-        """The runs without a result, each once, in the order of the page."""
+        """Return the tasks that have no result yet, each once, in the page's order."""
         tasks = [run for line in lines(self.quick) for run in line.runs]
         tasks += theorems(self.quick)
         done = self.errors.keys() | self.trials.keys()
@@ -260,7 +279,11 @@ class SpeedupEvidence:
 
 
 def read_evidence(path: Path, *, quick: bool, again: bool = False) -> SpeedupEvidence:
-    """The stored results, or none if they are of another plan or `again` is set."""
+    """Read the stored results from `path`.
+
+    The evidence is empty if there is no file, if the file has another plan, or if
+    `again` is true.
+    """
     evidence = SpeedupEvidence(path, quick)
     if again or not path.is_file():
         return evidence
@@ -282,7 +305,7 @@ def measure(
     evidence: SpeedupEvidence,
     progress: Callable[[Progress], None],
 ) -> None:
-    """Make one run and save its result, with five significant digits."""
+    """Make the run of `task` and save its result with five significant digits."""
     digits = lambda value: float(f"{value:.5g}")
     if task.bench == "theorem":
         trial = try_theorem(task, evidence.seeds, progress)

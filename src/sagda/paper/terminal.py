@@ -1,4 +1,8 @@
-"""Progress and results of `sagda reproduce` on a terminal."""
+"""Progress and results of `sagda reproduce` on a terminal.
+
+`page` and `slopes` make the HTML pages instead. Progress of `sagda run` is in
+`sagda.report.terminal`.
+"""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +22,11 @@ CHECKPOINT_SECONDS = 20.0
 
 
 class ReproductionDisplay:
-    """One progress bar for all runs, in units of the expected seconds of work."""
+    """One progress bar for all runs of a reproduction.
+
+    `total` is the expected work of all runs. Its unit is that of the `work` of a `Job`
+    or a `Task`.
+    """
 
     def __init__(self, total: float, quiet: bool, stop: Interrupt):
         terminal = sys.stderr.isatty()
@@ -36,9 +44,9 @@ class ReproductionDisplay:
         self.lines = not quiet and not terminal
 
     def watch(self, job: Job) -> RunMonitor:
-        """Callbacks that show the progress of a run folder."""
+        """Return callbacks for `execute` that show the progress of one run folder."""
         finished, before = 0.0, self.done
-        # A sweep is one batch of runs. Without a grid, algorithms run in sequence.
+        # A sweep runs all its points at once. Without a grid, algorithms run in turn.
         batches = 1 if job.config.grid else len(job.config.algorithms)
         each = job.work / batches
 
@@ -56,7 +64,11 @@ class ReproductionDisplay:
         return RunMonitor(started, progress, self.say, self.stop, CHECKPOINT_SECONDS)
 
     def task(self, title: str, work: float) -> Callable[[runs.Progress], None]:
-        """A callback for a run without a folder, which starts again if stopped."""
+        """Return a callback that shows the progress of a run without a run folder.
+
+        The callback raises `Stopped` if the user stops the program. Such a run has no
+        checkpoint, so it starts from round 0 the next time.
+        """
         before = self.done
         self.done += work
         self.describe(title)
@@ -70,28 +82,32 @@ class ReproductionDisplay:
         return progress
 
     def skip(self, work: float) -> None:
-        """Count the work of runs that need not be made."""
+        """Count the work of finished runs as done."""
         self.done += work
         self.bars.update(self.task_id, completed=self.done)
 
     def describe(self, title: str) -> None:
-        """Show what runs now: next to the bar, or as a line without a terminal."""
+        """Show the title of the current run: next to the bar, or as a line of output.
+
+        Without a terminal there is no bar.
+        """
         self.bars.update(self.task_id, description=title)
         if self.lines:
             self.say(title)
 
     def say(self, message: str) -> None:
+        """Print a sentence above the bar."""
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
 
 
 def table_of(heads: tuple[str, ...], wrapped: str = "") -> Table:
-    """An empty table; only the column `wrapped` may break its lines."""
+    """Return an empty table. Only the column `wrapped` may break its lines."""
     columns = [Column(head, no_wrap=head != wrapped) for head in heads]
     return Table(*columns, box=None, pad_edge=False)
 
 
 def show_speedup(facts: dict[str, Any]) -> None:
-    """Print the slopes and the theorems' bounds."""
+    """Print the slopes, and the bounds of the theorems."""
     slopes = table_of(("problem", "clients", "method", "swept", "slope", "predicted"))
     for row in facts["slopes"]:
         slope = Slope(row["value"], row["low"], row["high"])
@@ -109,7 +125,7 @@ def show_speedup(facts: dict[str, Any]) -> None:
 
 
 def show_figures(facts: dict[str, Any]) -> None:
-    """Print the verdicts on the paper's claims."""
+    """Print the verdicts on the claims of the paper."""
     table = table_of(("verdict", "setting", "claim"), wrapped="claim")
     for row in facts["verdicts"]:
         table.add_row(row["verdict"], row["setting"], row["claim"])

@@ -1,8 +1,9 @@
 """Runs on quadratics that compare the mean of ||grad Phi||^2 with the theorems' bounds.
 
-The constants of these problems are exact, the rates satisfy every condition, and
-variates start warm, as the theorems assume. Such rates are small, so runs start far
-from the solution. `speedup` chooses the settings and stores the results.
+The runs satisfy all assumptions of the theorems. The constants are exact, the rates
+satisfy every condition, and control variates start at gradients ("warm"). Such rates
+are small, so runs start far from the solution. `speedup` chooses the settings and
+stores the results.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,11 @@ from sagda.simulator.simulate import simulate
 from sagda.theory import Constants, Setting, Steps, bound, check_conditions, rates
 
 FAR = 30.0  # distance from the start to the solution
-EVERY = 10  # rounds between evaluations; at such small rates little changes in between
+EVERY = 10  # rounds between evaluations, few enough for the small rates
 
 
 class Case(NamedTuple):
-    """A problem with exact constants, and the start of its runs."""
+    """A quadratic problem with its exact constants, and the start of its runs."""
 
     problem: Quadratic
     federation: Federation
@@ -38,17 +39,21 @@ class Case(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The bound of a theorem and the measured means, one for each seed."""
+    """The bound of a theorem, and the measured means of ||grad Phi||^2."""
 
     rates: list[float]  # eta_x and eta_y
-    printed: float
-    proof: float
+    printed: float  # the bound of the theorem as published
+    proof: float  # the bound that the proof supports
     begin: float  # ||grad Phi(x_0)||^2; a bound above it is trivial
-    measured: list[float]
+    measured: list[float]  # one mean for each seed
 
 
 def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Case:
-    """The case that starts at (x, y*(x)); noise and spread are the same at every z."""
+    """Return the case that starts at (x, y*(x)), with exact constants.
+
+    Rows differ only in the linear terms a'x and b'y of f. So the noise and the spread
+    of gradients are the same at every point z = (x, y).
+    """
     with jax.enable_x64(True):
         rows = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), federation.data)
         weight = jnp.asarray(federation.weight, jnp.float64)
@@ -58,7 +63,7 @@ def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Cas
             for z in (start, jax.tree.map(jnp.asarray, problem.solution))
         )
         start = jax.tree.map(np.asarray, start)
-    # Rows differ only in the linear terms a'x and b'y: [clients, rows, entries].
+    # Shape [clients, rows, entries].
     by_client = lambda a: np.asarray(a).reshape(federation.clients, -1, a.shape[-1])
     length = lambda a: (a**2).sum(-1)
     noise = lambda a: length(a - a.mean(1, keepdims=True)).mean(1).max() ** 0.5
@@ -79,7 +84,7 @@ def exact_case(problem: Quadratic, federation: Federation, x: np.ndarray) -> Cas
 
 
 def distant_case(clients: int = 5) -> Case:
-    """A quadratic with kappa near 1, noise and spread 1, and a start far away."""
+    """Return a quadratic with kappa = 1.05, noise and spread 1, and a distant start."""
     problem, federation = Quadratic.make(
         clients=clients, samples=4, x_dim=3, y_dim=2, smoothness=1.05, mu=1.0,
         heterogeneity=1.0, noise=1.0,
@@ -89,10 +94,10 @@ def distant_case(clients: int = 5) -> Case:
 
 
 def sampling_case(clients: int = 20) -> Case:
-    """f_i = x^2/2 + c_i x + xy/2 - y^2/2 + e_i y, with mean c_i and mean e_i of 0.
+    """Return a case without noise, in which all variance comes from client sampling.
 
-    The c_i and e_i are random. There is no noise, so the error that remains is due to
-    the sampling of clients.
+    f_i = x^2/2 + c_i x + xy/2 - y^2/2 + e_i y, where c_i and e_i are random numbers
+    with mean 0 over clients.
     """
     draw = generator(0, "theorem", "sampling").normal(size=(2, clients, 1))
     c, e = 10 * (draw - draw.mean(1, keepdims=True))
@@ -105,7 +110,10 @@ def sampling_case(clients: int = 20) -> Case:
 
 
 def method_at(name: str, steps: Steps, local_steps: int) -> Method:
-    """A method at given step sizes; `sagda-i all` has variates from all rows."""
+    """Return a method with the given step sizes.
+
+    The name `sagda-i all` means `sagda-i` with control variates from all rows.
+    """
     name, _, rows = name.partition(" ")
     options: dict[str, Any] = {"start": "warm"} if name == "sagda-i" else {}
     return ALGORITHMS[name](
@@ -124,7 +132,7 @@ def errors_at(
     federation: Federation,
     **options: Any,
 ) -> np.ndarray:
-    """||grad Phi||^2 of a run at every evaluation, [seeds, evaluations]."""
+    """Make a run and return ||grad Phi||^2, with shape [seeds, evaluations]."""
     run = simulate(
         method_at(method, steps, setting.local_steps), problem, federation,
         rounds=setting.rounds, cohort=setting.cohort, batch_size=1, **options,
@@ -141,9 +149,9 @@ def run_trial(
     seeds: int,
     progress: Callable[[Progress], None] | None = None,
 ) -> Trial:
-    """Run a method at the given rates, or at those that minimise its bound.
+    """Run a method at the given rates, or at the rates that minimise its bound.
 
-    Rates that fail a condition raise `AssertionError`.
+    Raises `AssertionError` if the rates fail a condition.
     """
     c = case.constants
     steps = steps or rates.best(method, c, setting)

@@ -1,7 +1,7 @@
 """Tunes every method of a figure on one grid, with the same number of points.
 
-The results are written into the figure's TOML file, which is where `figure` reads them.
-`sagda sweep` is for users' own grids.
+`retuned` returns a figure whose TOML text has the results, and `figure` reads them from
+there. This module is for the paper's figures. Users tune with `sagda sweep`.
 """
 
 import itertools
@@ -22,12 +22,13 @@ from sagda.runs.parameters import arguments_of, options_of
 from sagda.simulator.sweep import sweep
 
 MARK = "# What follows was written by `sagda reproduce --retune`."
-WIDER, MOST = 3.0, 8  # the factor by which a grid grows, and how often it may grow
-RatePoint = tuple[tuple[str, float], ...]  # (parameter, value) pairs
+WIDER = 3.0  # ratio of a new value to its neighbour when the grid grows
+MOST = 8  # how often the grid may grow
+RatePoint = tuple[tuple[str, float], ...]  # pairs (parameter, value)
 
 
 def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
-    """The figure with newly tuned rates, and with their sweeps in its text."""
+    """Tune the rates of a figure again. Return it with the results in its text."""
     (config,) = figure.parts["paper"].values()
     tables = {}
     for name in config.algorithms:
@@ -42,7 +43,7 @@ def retuned(figure: Figure, say: Callable[[str], None]) -> Figure:
 
 
 def tuning_table(errors: dict[RatePoint, float], best: RatePoint) -> dict[str, Any]:
-    """A method's best rates and its sweep, for the figure's file."""
+    """Return the best rates of a method and all tried points, for the TOML file."""
     return {
         "error": float(f"{errors[best]:.4g}"),
         "best": dict(best),
@@ -55,16 +56,19 @@ def tuning_table(errors: dict[RatePoint, float], best: RatePoint) -> dict[str, A
 
 
 def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[RatePoint, float]:
-    """The error at every point; the grid grows until the best is not on its edge."""
+    """Return the error of one method at every point of its grid.
+
+    The grid grows until the best point is not on its edge, at most `MOST` times.
+    """
     local, server = tuning["local_lr"], tuning["server_lr"]
     axes: dict[str, list[float]] = {"local_lr": local, "server_lr": server}
     if "server_lr" not in options_of(name) or name == "parallel-sgda":
-        # This method has one rate. It gets as many points, over the range of the
-        # products local times server that the other methods can have.
+        # This method has one rate, but gets the same number of points as the others.
+        # The points cover the range of their effective rates (local times server).
         low, high = local[0] * server[0], local[-1] * server[-1]
         count = len(local) * len(server)
         axes = {"local_lr": np.geomspace(low, high, count).tolist()}
-    # Other seeds than the reported runs have.
+    # Tune with other seeds than those of the reported runs.
     values = {"algorithms": [name], "seed": tuning["seed"], "seeds": tuning["seeds"]}
     rounds = tuning.get("rounds", config.rounds)
     values |= {"rounds": rounds, "eval_every": max(1, rounds // 40), "set": {}}
@@ -86,12 +90,12 @@ def tuned(config: Config, name: str, tuning: dict[str, Any]) -> dict[RatePoint, 
 
 
 def short(value: float) -> float:
-    """The number to three significant digits."""
+    """Round a number to three significant digits."""
     return float(f"{value:.3g}")
 
 
 def grown(values: list[float], best: float) -> list[float]:
-    """The grid values, with one more beyond the end if `best` is at an end."""
+    """Return the values of an axis, with one value more if `best` is at an end."""
     if best <= short(values[0]):
         return [values[0] / WIDER, *values]
     if best >= short(values[-1]):
@@ -102,7 +106,7 @@ def grown(values: list[float], best: float) -> list[float]:
 def measured(
     experiment: Experiment, name: str, points: list[RatePoint]
 ) -> dict[RatePoint, float]:
-    """The error of one method at every point, from one sweep."""
+    """Run one sweep and return the error of the method at every point."""
     given = arguments_of(experiment.config, name)
     methods = [ALGORITHMS[name](**given | dict(point)) for point in points]
     options = vars(replace(run_options(experiment), test=None))
