@@ -33,7 +33,9 @@ def reproduce(
     retune: Annotated[
         bool, flag("Choose the tuned rates again, and write them to the folder.")
     ] = False,
-    again: Annotated[bool, flag("Run finished figures again.")] = False,
+    again: Annotated[
+        bool, flag("Repeat the runs of figures that are already finished.")
+    ] = False,
     docs: Annotated[
         Path | None, flag("Also write the page as Markdown, with its pictures.")
     ] = None,

@@ -30,7 +30,11 @@ def advise(
     ] = None,
     max_server_lr: MaxServer = None,
     theory_only: Annotated[
-        bool, flag("Do not try learning rates in short runs.")
+        bool,
+        flag(
+            "Give advice from the theorems only, and skip the short runs that try "
+            "learning rates."
+        ),
     ] = False,
     picture: Picture = None,
     json: Json = False,

@@ -1,9 +1,9 @@
 """The blocks of a report (headings, tables, charts), written as HTML or as Markdown.
 
-Every HTML file and every generated page of the docs is a list of these blocks. This
-module knows nothing of their content: `run_page.py`, `evaluation_page.py`,
-`theory_page.py` and `sagda.paper.page` make the blocks. The HTML templates are in
-`templates/`. Read `charts.py` next, for the charts themselves.
+Every HTML report and every generated page of the docs is a list of these blocks. This
+module does not choose the content: `run_page.py`, `evaluation_page.py`,
+`theory_page.py` and `sagda.paper.page` do. The HTML templates are in `templates/`. Read
+`charts.py` next: it makes the charts.
 """
 
 import base64
@@ -17,7 +17,7 @@ from sagda import durable
 from sagda.report.charts import drawing, picture
 from sagda.runs.card import markdown_table
 
-# `templates/blocks.html.jinja` shows each class by its name.
+# `templates/blocks.html.jinja` chooses the HTML of a block by the name of its class.
 
 
 class Heading(NamedTuple):
@@ -34,19 +34,19 @@ class Text(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A paragraph in small print: how to read the block before it."""
+    """A paragraph in small print that explains the block before it."""
 
     text: str
 
 
 class Code(NamedTuple):
-    """Text in a fixed-width font with its line breaks."""
+    """Text in a fixed-width font that keeps its line breaks."""
 
     text: str
 
 
 class Grid(NamedTuple):
-    """A table. With `numeric`, all columns but the first are aligned to the right."""
+    """A table. With `numeric`, all columns after the first are aligned to the right."""
 
     head: list[str]
     rows: list[list[str]]
@@ -54,7 +54,7 @@ class Grid(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A Vega-Lite chart. Its `name` occurs once in a page."""
+    """A Vega-Lite chart. Its `name` must be unique in a report."""
 
     name: str
     spec: dict[str, Any]
@@ -62,17 +62,21 @@ class Chart(NamedTuple):
 
 
 class ChartChoice(NamedTuple):
-    """Charts of several measures over several axes; the reader chooses one of each."""
+    """Charts of several metrics over several axes.
+
+    The HTML report shows one chart. The reader chooses its metric and its axis.
+    """
 
     name: str
-    metrics: dict[str, str]  # name: label
-    axes: dict[str, str]
-    specs: dict[str, dict[str, Any]]  # by metric and axis, over the data set `curves`
-    rows: dict[str, list[dict[str, Any]]]  # by metric: the data set `curves`
+    metrics: dict[str, str]  # by name: the label for readers
+    axes: dict[str, str]  # by name: the label for readers
+    # By metric and axis: a chart that reads its rows from the data set `curves`.
+    specs: dict[str, dict[str, Any]]
+    rows: dict[str, list[dict[str, Any]]]  # by metric: the rows of `curves`
     caption: str
 
     def chart(self, metric: str, axis: str) -> dict[str, Any]:
-        """The chart of one metric over one axis, with its data."""
+        """Return the chart of one metric over one axis, with its data."""
         return self.specs[metric][axis] | {"datasets": {"curves": self.rows[metric]}}
 
     @property
@@ -90,7 +94,7 @@ class Pictures(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The image as a data URL, so that a page needs no other file."""
+        """The image as a data URL. So the HTML file needs no other file."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
@@ -98,7 +102,7 @@ Block = Heading | Text | Note | Code | Grid | Chart | ChartChoice | Pictures
 
 
 def as_html(title: str, blocks: Sequence[Block]) -> str:
-    """One self-contained HTML page: it opens offline and can be e-mailed."""
+    """Return one self-contained HTML file, which opens offline and can be e-mailed."""
     _, vl_convert = drawing()
     import jinja2
     import markupsafe
@@ -110,9 +114,10 @@ def as_html(title: str, blocks: Sequence[Block]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Radio buttons come in the order of the dictionaries: do not sort keys.
+    # By default jinja2 sorts keys. Radio buttons need the order of the dictionaries.
     environment.policies["json.dumps_kwargs"] = {}
-    # The drawing library is inside the page. `</script` would end its script early.
+    # The drawing library becomes a script in the file. The text `</script` inside the
+    # library would end this script too early, so escape it.
     bundle = vl_convert.javascript_bundle().replace("</script", "<\\/script")
     return environment.get_template("page.html.jinja").render(
         title=title,
@@ -124,18 +129,24 @@ def as_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 def write_html(path: Path, blocks: Sequence[Block], title: str) -> None:
-    """Write one self-contained HTML page."""
+    """Write the blocks to `path` as one self-contained HTML file."""
     durable.write(path, as_html(title, blocks))
 
 
 def write_markdown(path: Path, blocks: Sequence[Block], intro: str) -> None:
-    """Write a page of the docs, with its pictures in the folder images/ next to it."""
+    """Write `intro` and the blocks to `path` as Markdown.
+
+    Pictures go into the folder images/ next to `path`.
+    """
     body = as_markdown(blocks, path.parent / "images", path.stem)
     durable.write(path, f"{intro.rstrip()}\n\n{body}")
 
 
 def as_markdown(blocks: Sequence[Block], images: Path, prefix: str) -> str:
-    """The blocks as Markdown; `prefix` begins the names of the files in `images`."""
+    """Return the blocks as Markdown, and write their pictures into the folder `images`.
+
+    The names of the picture files begin with `prefix`.
+    """
     images.mkdir(exist_ok=True)
     out = []
     for block in blocks:
@@ -160,14 +171,14 @@ def as_markdown(blocks: Sequence[Block], images: Path, prefix: str) -> str:
 
 
 def small_png(spec: dict[str, Any]) -> bytes:
-    """A chart as a PNG of few colours, a fraction of the usual size in bytes."""
+    """Return a chart as a PNG with 128 colours, which needs fewer bytes."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(picture(spec, "png")))
     size = [3 * side // 4 for side in image.size]
     image = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    # This method keeps rare colours, and the curves' colours are rare.
+    # Most pixels are white. MAXCOVERAGE also keeps rare colours, such as the curves'.
     few = image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(out, "png", optimize=True)
     return out.getvalue()

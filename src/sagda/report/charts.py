@@ -1,8 +1,8 @@
 """Charts of runs as Vega-Lite specifications, and as PNG, PDF, SVG or HTML files.
 
-Altair makes the specifications and vl-convert draws them. Both are in the extra
-`report` and are imported only here, by `drawing`. Charts of theory are in
-`theory_charts.py`; `blocks.py` puts charts into pages.
+Altair makes the specifications and vl-convert draws them. Both packages belong to the
+extra `report`, and only `drawing` imports them. Charts of theory are in
+`theory_charts.py`, and `blocks.py` puts charts into reports.
 """
 
 import math
@@ -17,13 +17,14 @@ from sagda.check import BadValue
 from sagda.problems.metrics import AXES, metric_of
 from sagda.runs.results import Results
 
-# The axes of a report's curves: what was spent.
+# The horizontal axes of a report's curves.
 BUDGETS = ("round", "samples", "megabytes", "seconds")
-# Okabe and Ito's colours, which colour-blind readers can tell apart; dashes for print.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish. Dashes help in
+# black-and-white print.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 3], [3, 1], [1, 3]]
 
-WIDTH = 640  # of a picture whose chart is as wide as its container
+WIDTH = 640  # points; the width in a file of a chart with the width "container"
 
 
 class MissingExtra(BadValue):
@@ -31,21 +32,27 @@ class MissingExtra(BadValue):
 
 
 def drawing() -> tuple[Any, Any]:
-    """The modules altair and vl_convert; `MissingExtra` if the extra is missing."""
+    """Import and return the modules altair and vl_convert.
+
+    Raises `MissingExtra` if the extra `report` is not installed.
+    """
     try:
         import altair
-        import jinja2  # noqa: F401 # not used for charts, but needed for every page
+        import jinja2  # noqa: F401 # charts do not need it, but every report does
         import vl_convert
     except ImportError:
         raise MissingExtra(
-            "the report needs the extra `report`: pip install 'sagda[report]', then "
-            "`sagda report FOLDER`."
+            "reports and pictures need the extra `report`, which is not installed: "
+            "pip install 'sagda[report]', then `sagda report FOLDER`."
         ) from None
     return altair, vl_convert
 
 
 def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
-    """A chart of one metric over one axis; its rows are the data set `curves`."""
+    """Return a chart of one metric over one axis.
+
+    The chart has no rows yet: it reads them from a data set `curves` (`curve_rows`).
+    """
     alt, _ = drawing()
     names = results.shown
     label, log = metric_of(metric).label, metric_of(metric).logarithmic
@@ -65,10 +72,11 @@ def curves(results: Results, metric: str, axis: str) -> dict[str, Any]:
 
 
 def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str, Any]]:
-    """The data of `curves`: at most `most` rows per run, with all axes.
+    """Return the data of `curves`: at most `most` rows for each algorithm.
 
-    A row has the mean over seeds and the lowest and highest seed. Values that cannot be
-    drawn (not finite, or not above zero on a logarithmic axis) are left out.
+    A row is one evaluation. It has the mean, the lowest and the highest value over
+    seeds, and all axes. Values that cannot be drawn are left out: values that are not
+    finite, and values that are not positive if the axis is logarithmic.
     """
     logarithmic = metric_of(metric).logarithmic
     rows = []
@@ -96,7 +104,10 @@ def curve_rows(results: Results, metric: str, most: int = 250) -> list[dict[str,
 def line_style(
     field: str, names: list[str], *, columns: int = 0, legend: bool = True
 ) -> dict[str, Any]:
-    """Altair's `color` and `strokeDash` by `field`, with one legend for both."""
+    """Return Altair's `color` and `strokeDash` encodings of `field`.
+
+    Both encodings share one legend.
+    """
     alt, _ = drawing()
     key = alt.Legend(
         title=None,
@@ -111,7 +122,7 @@ def line_style(
     )
     count = range(len(names))
     colours = [COLOURS[i % len(COLOURS)] for i in count]
-    # Each colour repeats with another dash.
+    # With more names than colours, a repeated colour gets a different dash.
     dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in count]
     options = {"shorthand": f"{field}:N", "legend": key if legend else None}
     return {
@@ -121,26 +132,27 @@ def line_style(
 
 
 def plain(chart: Any, font: int = 12) -> dict[str, Any]:
-    """The specification of an Altair chart, with readable axes."""
+    """Return the specification of an Altair chart, with axis labels of size `font`."""
     return chart.configure_axis(labelFontSize=font, titleFontSize=font + 1).to_dict()
 
 
 def in_a_row(
     charts: Sequence[Any], *, spacing: int = 20, font: int = 12
 ) -> dict[str, Any]:
-    """The specification of charts next to each other, which share one legend."""
+    """Return the specification of a row of charts that share one legend."""
     alt, _ = drawing()
     row = alt.hconcat(*charts, spacing=spacing)
     return plain(row.resolve_scale(color="shared", strokeDash="shared"), font)
 
 
 def heat_rows(results: Results, keys: list[str]) -> list[dict[str, Any]]:
-    """The data of `heat_map`: a row per cell, with the error of its best point.
+    """Return the data of `heat_map`: one row for each cell.
 
-    The error is None if the point diverged.
+    A cell is a pair of values of the first two parameters. Its row has the error of the
+    best point with these values, or None if this point diverged.
     """
     rows: dict[tuple, dict[str, Any]] = {}
-    # From the worst point to the best, so that the best one of a cell stays.
+    # From the worst point to the best, so that the best point of a cell is stored last.
     for name in reversed(results.ranked):
         error = results.tail(name)
         values = [results.points[name][key] for key in keys]
@@ -155,12 +167,15 @@ def heat_rows(results: Results, keys: list[str]) -> list[dict[str, Any]]:
 
 
 def heat_map(results: Results) -> dict[str, Any]:
-    """A sweep's final errors over its first two parameters; grey cells diverged."""
+    """Return a chart of the final errors of a sweep over its first two parameters.
+
+    Cells of points that diverged are grey.
+    """
     alt, _ = drawing()
     keys = list(next(iter(results.points.values())))[:2]
     rows = heat_rows(results, keys)
     values = [{point[key] for point in results.points.values()} for key in keys]
-    # Numbers come before texts.
+    # Sort numbers before text.
     first = lambda value: (isinstance(value, str), value)
     orders = [[str(v) for v in sorted(some, key=first)] for some in values]
     across = alt.X("column:O", title=keys[0], sort=orders[0])
@@ -171,8 +186,8 @@ def heat_map(results: Results) -> dict[str, Any]:
         x=across.axis(labelAngle=0), y=up
     )
     known = [row["error"] for row in rows if row["error"] is not None]
-    # Errors above the start get the start's colour: one bad point among many would
-    # otherwise take all colours for itself.
+    # Errors above the initial error get its colour. Otherwise one large error would use
+    # most of the scale, and all other cells would have nearly the same colour.
     main = results.main
     start = max(columns[main][:, 0].mean() for columns in results.columns.values())
     ends = [min(known, default=start), min(max(known, default=start), start)]
@@ -194,7 +209,11 @@ def heat_map(results: Results) -> dict[str, Any]:
 
 
 def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any]:
-    """Rows per client, by class if `counts` has classes."""
+    """Return a bar chart of the number of rows of each client.
+
+    `counts` has the number of rows of each client by class. If it is empty, the bars
+    show `sizes` without classes.
+    """
     alt, _ = drawing()
     classes = counts or {"rows": sizes}
     rows = [
@@ -218,9 +237,9 @@ def split_chart(counts: dict[str, list[int]], sizes: list[int]) -> dict[str, Any
 
 
 def picture(spec: dict[str, Any], kind: str) -> bytes:
-    """A chart as the content of a file of this kind.
+    """Draw a chart. Return the content of a file in the format `kind`.
 
-    A chart as wide as its container becomes 640 points wide.
+    A chart with the width "container" becomes 640 points wide.
     """
     _, vl_convert = drawing()
     spec = spec | {"background": "white"}
@@ -232,12 +251,15 @@ def picture(spec: dict[str, Any], kind: str) -> bytes:
 
 
 def write_picture(spec: dict[str, Any], path: Path) -> None:
-    """Write a chart; the ending of `path` chooses the kind of file."""
+    """Write a chart to `path`. The file extension selects the format."""
     durable.write(path, picture(spec, picture_kind(path)))
 
 
 def picture_kind(path: Path) -> str:
-    """The kind of picture that `path` ends in; an error if it is not one of ours."""
+    """Return the picture format that the file extension of `path` names.
+
+    Raises `BadValue` if sagda cannot write that format.
+    """
     kind = path.suffix.lstrip(".").lower()
     if kind not in ("png", "pdf", "svg", "html"):
         raise BadValue(f"`picture` must end in .png, .pdf, .svg or .html, got {path}.")

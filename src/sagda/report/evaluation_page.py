@@ -1,6 +1,7 @@
-"""The report of `sagda evaluate`: a page with curves, and its numbers in files.
+"""The files that `sagda evaluate` writes: an HTML report, and its numbers as JSON.
 
-`sagda.scoring.evaluation` computes the numbers, and `terminal.py` prints them.
+This module computes no scores: `sagda.scoring.evaluation` does. `terminal.py` prints
+the same numbers. The report of a run is in `run_page.py`.
 """
 
 import json
@@ -20,10 +21,16 @@ PAGE = "evaluation.html"
 def write_evaluation(
     folder: Path, file: Path, model: str, evaluation: Evaluation
 ) -> list[Path]:
-    """Write evaluations.json, the model card and the page; returns their paths.
+    """Write evaluations.json, the model card and the HTML report. Return their paths.
 
-    evaluations.json has one entry per file and model. A site's folder holds a model
-    but no run, so it gets no card.
+    Args:
+        folder: the run folder.
+        file: the data file that was evaluated.
+        model: the name of the model.
+        evaluation: the scores of the model on the file.
+
+    evaluations.json has one entry for each pair of file and model. The folder of a site
+    has a model but no run, so it gets no model card.
     """
     path = folder / EVALUATIONS
     entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -43,7 +50,7 @@ def write_evaluation(
 
 
 def headlines(evaluation: Evaluation) -> list[str]:
-    """The main numbers, one sentence each."""
+    """Return the main numbers of an evaluation, one line of text for each."""
     auc, worst, clients = evaluation.auc, evaluation.worst, evaluation.clients
     lines = [
         f"{evaluation.rows:,} rows, {evaluation.positives:,} positive",
@@ -63,7 +70,7 @@ def headlines(evaluation: Evaluation) -> list[str]:
 
 
 def clients_grid(clients: list[ClientScore]) -> Grid:
-    """A table of clients with their AUC."""
+    """Return a table of clients with their rows and their AUC."""
     rows = []
     for client in clients:
         auc = "one class" if client.auc is None else f"{client.auc:.4f}"
@@ -72,11 +79,12 @@ def clients_grid(clients: list[ClientScore]) -> Grid:
 
 
 def blocks(evaluation: Evaluation) -> list[Block]:
-    """The page: main numbers, curves, and a table of clients."""
+    """Make the report: main numbers, curves, and a table of clients."""
     out: list[Block] = [Text(line) for line in headlines(evaluation)]
     caption = (
-        "ROC, precision and recall, and calibration (rows in ten groups of equal size "
-        "by probability). Grey: chance, share of positives, and exact probabilities."
+        "ROC, precision over recall, and calibration (rows in ten groups of equal size "
+        "by predicted probability). Grey lines: random scores in the first two charts, "
+        "exact probabilities in the third."
     )
     out.append(Chart("curves", charts(evaluation), caption))
     if evaluation.clients:
@@ -89,11 +97,11 @@ def blocks(evaluation: Evaluation) -> list[Block]:
 
 
 def charts(evaluation: Evaluation) -> dict[str, Any]:
-    """ROC curve, precision-recall curve and calibration, in a row."""
+    """Return a row of three charts: ROC, precision over recall, and calibration."""
     alt, _ = drawing()
 
     def chart(points: list, guide: list, x: str, y: str, dots: bool = False) -> Any:
-        # `i` keeps the order of points that share an x.
+        # Points are connected in the order of `i`, because several can have the same x.
         data = lambda some: alt.InlineData(
             values=[{"x": a, "y": b, "i": i} for i, (a, b) in enumerate(some)]
         )

@@ -1,8 +1,8 @@
 """The report of a run folder: `report.html`, and its charts as files in figures/.
 
-Both are made from the files of a finished folder alone, so they can be made again
-anywhere. `results.py` of `sagda.runs` reads the folder, `charts.py` draws, and
-`blocks.py` writes the HTML. Simulations and federations have the same report.
+Simulations and federations have the same report. It needs only the files of a finished
+folder, so it can be written again on any machine. `sagda.runs.results` reads the
+folder, `charts.py` makes the charts, and `blocks.py` writes the HTML.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ PAGE = "report.html"
 
 
 def write_page(folder: Path) -> Path:
-    """Write report.html from the files of a finished folder."""
+    """Write report.html from the files of a finished folder. Return its path."""
     results = read_results(folder)
     blocks = [
         *progress_blocks(results),
@@ -49,7 +49,7 @@ def write_page(folder: Path) -> Path:
 
 
 def progress_blocks(results: Results) -> list[Block]:
-    """What ran, the heat map of a sweep, and the curves."""
+    """Make the list of algorithms, the heat map of a sweep, and the curves."""
     names, rounds = results.ranked, results.summary["rounds"]
     content = ", ".join(names)
     if results.points:
@@ -57,8 +57,8 @@ def progress_blocks(results: Results) -> list[Block]:
     blocks: list[Block] = [Note(f"{content}; {rounds} rounds{results.early}")]
     if results.points:
         caption = (
-            "Mean over seeds of the last rounds. With more than two parameters, each "
-            "cell is the best over the others."
+            "Mean over seeds and over the last rounds. If the sweep has more than two "
+            "parameters, a cell shows the best value over the other parameters."
         )
         blocks += [Heading("Sweep"), Chart("heat", charts.heat_map(results), caption)]
     rows = {metric: charts.curve_rows(results, metric) for metric in results.metrics}
@@ -76,22 +76,22 @@ def progress_blocks(results: Results) -> list[Block]:
 
 
 def table_blocks(results: Results) -> list[Block]:
-    """Final values, and what it took to reach three targets."""
+    """Make the table of final values and the table of budgets until three targets."""
     return [
         Heading("Results"),
         results_grid(results),
         Note(
-            "Mean ± standard deviation over seeds. Samples are those of one "
-            "participating client. Bytes are those of all messages in both "
-            "directions. Seconds are those in rounds."
+            "Mean ± standard deviation over seeds. Samples: per participating client. "
+            "Bytes: of all messages in both directions. Seconds: the time in rounds, "
+            "without compiling."
         ),
         targets_grid(results),
-        Note("Means over seeds. A dash means that at least one seed never reached it."),
+        Note("Means over seeds. A dash: at least one seed never reached the target."),
     ]
 
 
 def setting_blocks(results: Results, config: str) -> list[Block]:
-    """The split, the configuration and the environment."""
+    """Make the chart of the split, the configuration and the environment."""
     split = results.summary["split"]
     caption = (
         f"{split['clients']} clients of {split['smallest']} to {split['largest']} "
@@ -109,7 +109,11 @@ def setting_blocks(results: Results, config: str) -> list[Block]:
 
 
 def partition_chart(split: dict[str, Any]) -> dict[str, Any]:
-    """Rows per client; without labels only the largest client's size is known."""
+    """Return a bar chart of the rows of each client.
+
+    If the summary has no labels, it has only the size of the largest client. Then all
+    bars have this size.
+    """
     sizes = [split["largest"]] * split["clients"]
     if split["labels"]:
         sizes = [sum(counts) for counts in zip(*split["labels"].values(), strict=True)]
@@ -117,7 +121,10 @@ def partition_chart(split: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_figures(folder: Path) -> list[Path]:
-    """Write every metric over every axis, and the split, as PNG and PDF."""
+    """Write all charts of a finished folder as PNG and PDF. Return their paths.
+
+    The charts are each metric over each axis, the split, and the heat map of a sweep.
+    """
     results = read_results(folder)
     out = folder / "figures"
     out.mkdir(exist_ok=True)

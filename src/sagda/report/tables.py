@@ -1,6 +1,7 @@
-"""The tables of a run's results as text cells, for the terminal and for HTML alike.
+"""Tables of the results of a run, for the terminal and for HTML reports.
 
-`terminal.py` prints them and `run_page.py` puts them into the report.
+The cells are text. `terminal.py` prints the tables, and `run_page.py` puts them into a
+report. `sagda.runs.results` reads the numbers.
 """
 
 import math
@@ -12,7 +13,7 @@ from sagda.report.blocks import Grid
 from sagda.runs.results import Results, bytes_text, spread
 from sagda.simulator.history import TAIL
 
-# Metrics with a column of their own: its title, and forms of mean and deviation.
+# Metrics with an additional column: its title, and formats of mean and deviation.
 EXTRA = {
     "auc_test": ("test AUC", "{:.4f}", "{:.4f}"),
     "frechet": ("Fréchet", "{:.3g}", "{:.1g}"),
@@ -20,7 +21,10 @@ EXTRA = {
 
 
 def results_grid(results: Results) -> Grid:
-    """Final and tail values with their deviation over seeds, and totals."""
+    """Return a table with one row for each algorithm or point, the best first.
+
+    A row has the final error, the mean error of the last rounds, and total budgets.
+    """
     extra = {name: EXTRA[name] for name in EXTRA if name in results.metrics}
     head = [
         first_heading(results),
@@ -46,14 +50,14 @@ def results_grid(results: Results) -> Grid:
 
 
 def first_heading(results: Results) -> str:
-    """What the first column of a table names."""
+    """Return the title of the first column of a table."""
     return "point" if results.points else "algorithm"
 
 
 def targets_grid(results: Results) -> Grid:
-    """Rounds, samples and bytes until the main metric first is below three targets.
+    """Return a table of the rounds, samples and bytes that reach each target.
 
-    Means over seeds, or dashes if a seed never reached the target.
+    Cells are means over seeds, or dashes if a seed never reached the target.
     """
     head = [first_heading(results), f"until {metric_of(results.main).short} ≤"]
     rows = []
@@ -70,7 +74,10 @@ def targets_grid(results: Results) -> Grid:
 
 
 def targets(results: Results) -> list[float]:
-    """At most three powers of ten between the start and the best end, falling."""
+    """Return at most three targets for the main metric, the largest first.
+
+    Targets are powers of ten between the initial error and the smallest error.
+    """
     errors = [columns[results.main] for columns in results.columns.values()]
     start = max(error[:, 0].mean() for error in errors)
     best = min(np.nanmin(error.mean(axis=0)) for error in errors)

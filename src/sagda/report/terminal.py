@@ -1,7 +1,7 @@
 """Progress, result tables and evaluations on a terminal.
 
-Data sets, splits and the list of names are in `terminal_data.py`, theory in
-`terminal_theory.py`. The page of a run is in `run_page.py`.
+Data sets, splits and the list of names are in `terminal_data.py`. Advice and bounds are
+in `terminal_theory.py`. The HTML report of a run is in `run_page.py`.
 """
 
 import sys
@@ -30,11 +30,11 @@ from sagda.runs.results import Results
 from sagda.scoring.evaluation import Evaluation
 from sagda.simulator.run import Progress
 
-LISTED = 20  # clients in a table
+LISTED = 20  # the largest number of clients in a table
 
 
 def rich_table(grid: Grid) -> RichTable:
-    """A table for the terminal. Numeric columns are aligned to the right."""
+    """Convert a table for the terminal. Numeric columns are aligned to the right."""
     table = RichTable(box=None, pad_edge=False)
     for i, name in enumerate(grid.head):
         side = "right" if grid.numeric and i > 0 else "left"
@@ -45,9 +45,9 @@ def rich_table(grid: Grid) -> RichTable:
 
 
 class RunDisplay:
-    """A live line per algorithm with its speed and its error.
+    """A progress bar for each algorithm, with its speed and its error.
 
-    Nothing is shown if `quiet` is set or standard error is not a terminal.
+    No bars appear if `quiet` is true or if standard error is not a terminal.
     """
 
     def __init__(self, config: Config, quiet: bool):
@@ -64,12 +64,13 @@ class RunDisplay:
             disable=quiet or not sys.stderr.isatty(),
         )
         self.tasks: dict[str, TaskID] = {}
-        self.starts: dict[str, tuple[int, float]] = {}  # rounds and seconds
+        # By algorithm: rounds and seconds when its speed is first measured.
+        self.starts: dict[str, tuple[int, float]] = {}
 
     def monitor(
         self, stop: Callable[[], bool], checkpoint_seconds: float
     ) -> RunMonitor:
-        """This display as the monitor of `execute`."""
+        """Return callbacks that connect this display to `execute`."""
         return RunMonitor(
             started=self.started,
             progress=self.progress,
@@ -79,6 +80,7 @@ class RunDisplay:
         )
 
     def started(self, name: str, first: int) -> None:
+        """Add a bar for the algorithm `name`, which starts at round `first`."""
         width = max(map(len, self.config.algorithms))
         self.tasks[name] = self.bars.add_task(
             name.ljust(width),
@@ -89,6 +91,7 @@ class RunDisplay:
         )
 
     def progress(self, name: str, now: Progress) -> None:
+        """Update the bar of the algorithm `name`."""
         # The first chunk includes compiling, so the speed is measured from its end.
         start = self.starts.setdefault(name, (now.round, now.seconds))
         rounds, seconds = now.round - start[0], now.seconds - start[1]
@@ -102,20 +105,20 @@ class RunDisplay:
         self.bars.update(task, completed=now.round, rate=rate, error=error)
 
     def warn(self, message: str) -> None:
-        """Print a sentence above the live lines."""
+        """Print a sentence above the bars."""
         self.console.print(f"sagda: {message}", highlight=False, markup=False)
 
 
 def show_results(results: Results, folder: Path, page: str) -> None:
-    """Print the table of a finished run folder."""
+    """Print the results of a finished run folder, its path and the line `page`."""
     table = rich_table(results_grid(results))
-    # A pipe or a file has no width: rich would wrap at 80 columns.
+    # A pipe or a file has no width. Without a width, rich would wrap at 80 columns.
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     print(f"run folder: {folder}\n{page}")
 
 
 def show_evaluation(evaluation: Evaluation, made: list[Path]) -> None:
-    """Print an evaluation's numbers, its clients, and the files that it wrote."""
+    """Print the numbers and the clients of an evaluation, and the files it `made`."""
     out = Console(highlight=False, soft_wrap=True)
     for line in headlines(evaluation):
         out.print(line, markup=False)

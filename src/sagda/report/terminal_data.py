@@ -1,7 +1,7 @@
 """Data sets, splits and the list of names on a terminal.
 
-Each `..._facts` function returns what `--json` prints, and each `show_...` function
-prints it for a person.
+A `..._facts` function returns the facts that `--json` prints. A `show_...` function
+prints these facts for a person. Results of runs are in `terminal.py`.
 """
 
 import inspect
@@ -28,7 +28,10 @@ from sagda.trackers import TRACKERS
 def split_facts(
     federation: Federation, counts: dict[str, list[int]], picture: Path | None
 ) -> dict[str, Any]:
-    """The sizes and labels of all clients; `counts` as `label_counts` returns them."""
+    """Return the sizes and the labels of all clients.
+
+    `counts` is the result of `label_counts`: by class, the rows of each client.
+    """
     return {
         "hash": federation.hash,
         "clients": federation.clients,
@@ -39,7 +42,7 @@ def split_facts(
 
 
 def show_split(facts: dict[str, Any], names: Iterable[Any]) -> None:
-    """Print the rows and labels of every client, by these names."""
+    """Print the rows and the labels of every client. `names` are the clients' names."""
     sizes, labels = facts["sizes"], facts["labels"]
     print_clients(labels, zip(names, sizes, *labels.values(), strict=True))
     print(f"clients: {len(sizes)}, rows: {sum(sizes)}, split: {facts['hash']}")
@@ -55,7 +58,10 @@ def print_clients(classes: Iterable[str], clients: Iterable[Iterable[Any]]) -> N
 
 
 def data_facts(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The rows, features, classes and clients of each part of a data set."""
+    """Return the sizes, classes and clients of both parts of a data set.
+
+    The parts are `train` and `test`. `options` are those of `sagda.data.datasets.load`.
+    """
     dataset = load(name, **options)
     facts: dict[str, Any] = {"name": dataset.name}
     for part, table in (("train", dataset.train), ("test", dataset.test)):
@@ -65,7 +71,7 @@ def data_facts(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_facts(table: Table) -> dict[str, Any]:
-    """Rows, features, rows by class, and rows by client and class if it has clients."""
+    """Return the numbers of rows and features, and the rows by class and by client."""
     label = np.asarray(table.label if table.origin is None else table.origin)
     text = lambda c: f"{c:g}" if label.dtype.kind in "fiub" else str(c)
     classes, index = np.unique(label, return_inverse=True)
@@ -87,14 +93,14 @@ def table_facts(table: Table) -> dict[str, Any]:
 
 
 def show_data(facts: dict[str, Any]) -> None:
-    """Print the facts of a data set."""
+    """Print the facts that `data_facts` returns."""
     for part in ("train", "test"):
         if part in facts:
             show_part(part, facts[part])
 
 
 def show_part(part: str, facts: dict[str, Any]) -> None:
-    """Print one part of a data set, with its largest clients."""
+    """Print one part of a data set ("train" or "test"), with its largest clients."""
     total, classes = facts["rows"], facts["classes"]
     shares = ", ".join(f"{c}: {n} ({n / total:.1%})" for c, n in classes.items())
     print(f"{part}: {total} rows, {facts['features']} features; {shares}")
@@ -111,18 +117,21 @@ def show_part(part: str, facts: dict[str, Any]) -> None:
     rows = [(name, sizes[name], *clients[name].values()) for name in largest]
     print_clients(classes, rows)
     if len(clients) > LISTED:
-        print(f"  and {len(clients) - LISTED} smaller ones (all of them with --json)")
+        print(f"  and {len(clients) - LISTED} smaller clients (--json lists all)")
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
-    """Everything that has a name, with its first sentence and its parameters."""
+    """Return every name that sagda knows, by kind, with a description and parameters.
+
+    The description is the first docstring line of the class or function.
+    """
 
     def entry(thing: Any, parameters: list[str]) -> dict[str, Any]:
         text = (inspect.getdoc(thing) or "").splitlines()
         return {"what": text[0] if text else "", "parameters": parameters}
 
     def keywords(function: Callable) -> list[str]:
-        # The other keywords of a partition are flags of `sagda run`.
+        # Left out: keywords of a partition that are flags of `sagda run`.
         parameters = inspect.signature(function).parameters.values()
         names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         return [n for n in names if n not in ("clients", "samples", "seed")]
@@ -142,7 +151,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def show_catalogue(parts: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Print everything that has a name, in one table per kind."""
+    """Print the result of `catalogue`, in one table for each kind."""
     console = Console(soft_wrap=True)
     for title, entries in parts.items():
         table = RichTable("name", "what", title=title, title_justify="left", box=None)

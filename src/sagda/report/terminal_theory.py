@@ -1,6 +1,7 @@
-"""Advice, bounds and Table 1 as tables on a terminal.
+"""Advice, bounds and Table 1 of the paper as tables on a terminal.
 
-`sagda.theory` computes them. `theory_page` shows advice in a report instead.
+This module computes nothing: `sagda.theory` does. `theory_page` puts advice into an
+HTML report.
 """
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from sagda.theory.table1 import Counted
 
 
 def number(estimate: Estimate) -> str:
-    """A constant with half the width of its interval."""
+    """Format an estimate, with ± half the width of its interval if it has one."""
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.4g}"
     half = (estimate.high - estimate.low) / 2
@@ -24,7 +25,7 @@ def number(estimate: Estimate) -> str:
 
 
 def rates_text(e: Steps) -> str:
-    """The four step sizes in words."""
+    """Return the four step sizes as text."""
     return (
         f"local {e.x_local:.3g} and {e.y_local:.3g}, server {e.x_server:.3g} and "
         f"{e.y_server:.3g} (x and y)"
@@ -32,7 +33,7 @@ def rates_text(e: Steps) -> str:
 
 
 def show(advice: Advice) -> None:
-    """Print the advice."""
+    """Print all of the advice."""
     out = Console(highlight=False)
     s = advice.setting
     out.print(
@@ -68,8 +69,9 @@ def show(advice: Advice) -> None:
 
 
 def conditions(printed: Assessment, proof: Assessment) -> Table:
-    """Every condition in both readings, with its margin."""
-    head = ("condition", "as printed (margin)", "as proved (margin)", "formula")
+    """Return a table of every condition, with its margin in both readings."""
+    formula = "formula (r = eta_y/eta_x)"
+    head = ("condition", "as printed (margin)", "as proved (margin)", formula)
     table = Table(*head, box=None, pad_edge=False)
     for pair in zip(printed.checks, proof.checks, strict=True):
         words = [
@@ -82,10 +84,10 @@ def conditions(printed: Assessment, proof: Assessment) -> Table:
 
 
 def practical(result: Practice) -> str:
-    """The rates that work best, as flags, and their errors in a sentence."""
+    """Return the best rates of the short runs as flags, and their errors, as text."""
     size = lambda run: "diverged" if run.error == float("inf") else f"{run.error:.2g}"
     e = result.best.steps
-    edge = "; it is on the edge of the grid, so better ones may exist"
+    edge = " (on the edge of the grid, so better rates may exist)"
     return (
         f"\nwhat works, the best of {result.tried} rates tried"
         f"{edge if result.edge else ''}:\n"
@@ -98,7 +100,7 @@ def practical(result: Practice) -> str:
 
 
 def bounds(given: Assessment, best: Assessment) -> Table:
-    """The terms of the bound at the given and at the best rates."""
+    """Return a table of the terms of the bound, at the given and at the best rates."""
     table = Table(
         "bound on the mean of ||grad Phi||^2", "given", "theorem's own", box=None
     )
@@ -108,7 +110,7 @@ def bounds(given: Assessment, best: Assessment) -> Table:
 
 
 def show_curves(method: str, curves: Curves, s: Setting) -> None:
-    """Print the minimal bound over T and over K, with its rates."""
+    """Print the minimal bound for several T and K, with the rates that minimise it."""
     out = Console(highlight=False)
     out.print(
         f"{method}: M = {s.clients}, m = {s.cohort}; minimal bound on the mean of"
@@ -127,7 +129,7 @@ def show_curves(method: str, curves: Curves, s: Setting) -> None:
 
 
 def show_table(rows: list[Counted], m: int, epsilon: float, K: int) -> None:
-    """Print Table 1, in orders and in numbers."""
+    """Print Table 1 of the paper, as orders of growth and as numbers."""
     out = Console(highlight=False)
     out.print(
         f"to ||grad Phi|| <= {epsilon:g} with m = {m}: orders, constants taken as one\n"

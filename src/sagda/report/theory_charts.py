@@ -1,6 +1,7 @@
 """The minimal bound of a theorem over rounds and over local steps, and its chart.
 
-`terminal_theory` prints the same curves as tables.
+`sagda.theory.rates` computes the bounds. `terminal_theory` prints the same curves as
+tables. Charts of runs are in `charts`.
 """
 
 from typing import Any, NamedTuple
@@ -10,12 +11,12 @@ from sagda.theory.bounds import Bound
 from sagda.theory.rates import BoundPoint, curve
 from sagda.theory.setting import Constants, Setting
 
-POWERS = range(-3, 7)  # T runs over the given one times these powers of ten
-STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # K
+POWERS = range(-3, 7)  # the given T is multiplied by 10 to these powers
+STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # values of K, besides the given one
 
 
 class Curves(NamedTuple):
-    """The minimal bound at several T, and at several K."""
+    """The minimal bound for several T, and for several K."""
 
     rounds: list[BoundPoint]
     local_steps: list[BoundPoint]
@@ -24,7 +25,10 @@ class Curves(NamedTuple):
 def curves(
     method: str, c: Constants, s: Setting, *, max_server_lr: float | None = None
 ) -> Curves:
-    """The minimal bound for T from 1/1000 to 10^6 times the given one, and over K."""
+    """Compute the minimal bound for T from 1/1000 to 10^6 times `s.rounds`, and for K.
+
+    K takes the values `STEPS` and `s.local_steps`.
+    """
     rounds = sorted({max(1, round(s.rounds * 10.0**power)) for power in POWERS})
     steps = sorted({*STEPS, s.local_steps})
     return Curves(
@@ -34,7 +38,7 @@ def curves(
 
 
 def chart(curves: Curves) -> dict[str, Any]:
-    """Two charts next to each other: the bound and its terms over T and over K."""
+    """Return a row of two charts: the bound and its terms over T, and over K."""
     alt, _ = drawing()
     names = ["total", *Bound._fields]
     lines = line_style("term", names)

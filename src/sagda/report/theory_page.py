@@ -1,7 +1,8 @@
 """The section of a report that compares a run's step sizes with the theorems.
 
 `write_theory` measures the constants and writes `theory.json` into the run folder.
-`blocks` shows this file, so a report can be made again without the data.
+`blocks` reads only this file, so a report can be written again without the data.
+`sagda.theory` computes the advice, and `terminal_theory` prints advice on a terminal.
 """
 
 import json
@@ -14,19 +15,23 @@ from sagda.runs.experiment import Experiment
 
 FILE = "theory.json"
 MISSING = (
-    "This report does not compare the run's step sizes with the theorems yet: "
-    "`sagda report FOLDER` measures it and rewrites this report."
+    "This report does not compare the step sizes with the theorems yet. `sagda report "
+    "FOLDER` measures the constants that this needs, and writes the report again."
 )
 NOTE = (
-    "Margin: 1 - right/left of a condition. It is 0 where both sides are equal and "
-    "negative where the condition fails. Conditions are those that the proofs support. "
-    "The theorem's own rates minimise its bound. The theorem says nothing about rates "
-    "that fail a condition. They may work well."
+    "Margin: 1 - right/left of a condition. It is 0 if both sides are equal and "
+    "negative if the condition fails. Formulas use r = eta_y/eta_x; docs/theory.md "
+    "defines the other symbols. Conditions are those that the proofs support. The "
+    "theorem's own rates minimise its bound. The theorem says nothing about rates that "
+    "fail a condition. They may work well."
 )
 
 
 def write_theory(experiment: Experiment, folder: Path) -> None:
-    """Measure the constants of a run's problem and assess the run's step sizes."""
+    """Write theory.json: the constants of a run's problem, and advice for its methods.
+
+    The file has `{}` if the theorems do not cover the problem or any of the methods.
+    """
     from sagda.theory.advice import advise, as_facts
     from sagda.theory.conditions import CONDITIONS
     from sagda.theory.constants import estimate, not_covered
@@ -53,7 +58,11 @@ def write_theory(experiment: Experiment, folder: Path) -> None:
 
 
 def blocks(folder: Path, federation: bool) -> list[Block]:
-    """The section, or how to measure it if the run's data are available."""
+    """Make the section from theory.json.
+
+    Without this file, the section of a simulation says how to write it. A federation
+    has no section, because the data stay at the sites.
+    """
     path = folder / FILE
     if not path.is_file():
         return [] if federation else [Note(MISSING)]
@@ -73,7 +82,7 @@ def blocks(folder: Path, federation: bool) -> list[Block]:
 
 
 def constants(facts: dict[str, Any]) -> Grid:
-    """The table of constants, which are the same for all algorithms."""
+    """Return the table of constants, which are the same for all algorithms."""
     rows = []
     for constant in next(iter(facts.values()))["constants"].values():
         value = f"{constant['value']:.4g}"
@@ -84,7 +93,7 @@ def constants(facts: dict[str, Any]) -> Grid:
 
 
 def conditions(facts: dict[str, Any]) -> Grid:
-    """The table of conditions: every one of each algorithm at the run's rates."""
+    """Return the table of conditions of each algorithm at the rates of the run."""
     rows = []
     for name, advice in facts.items():
         for one in advice["given"]["proof"]["conditions"]:
@@ -96,7 +105,10 @@ def conditions(facts: dict[str, Any]) -> Grid:
 
 
 def bounds(facts: dict[str, Any]) -> Grid:
-    """The table of bounds on the mean of ||grad Phi||^2 at the run's and best rates."""
+    """Return the table of bounds on the mean of ||grad Phi||^2.
+
+    An algorithm has two rows: for the rates of the run and for the best rates.
+    """
     rows, terms = [], []
     for name, advice in facts.items():
         given, best = advice["given"]["proof"], advice["best"]
