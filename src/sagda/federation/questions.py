@@ -1,8 +1,12 @@
-"""The questions of an evaluation, and the arrays that answer each of them.
+"""The questions of an evaluation, and the arrays that answer each question.
 
-The server evaluates the present point by a question to every site. `site.measure` has
-the site's half: it computes the answer. `server.evaluation` has the server's half: it
-asks, and makes a row of the history from the answers.
+A *question* says what a site must compute at the current point z = (x, y). It is one of
+the words "point", "quadratic" and "sums": `question_of` explains them. To evaluate z,
+the server sends the same question to every site. Each site answers with means over its
+rows, for example f_i (its mean loss) and the gradient of f_i.
+
+The site computes the answer in `site.measure`. The server chooses the question, and
+makes a row of the history from all answers, in `server.evaluation`.
 """
 
 from typing import NamedTuple

@@ -81,7 +81,7 @@ def test_a_key_that_is_not_taken_does_not_end_the_run(link):
     supervisor = ServerSupervisor(link, None)
 
     def enrol():
-        raise BadValue("Flower did not take a site's key: it is odd")
+        raise BadValue("Flower did not accept the key of a site: it is odd")
 
     link.enrol = enrol
     assert supervisor.check() is None

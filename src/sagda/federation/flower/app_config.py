@@ -1,7 +1,8 @@
-"""What Flower is given to run: an app without code, and its environment variables.
+"""The app that Flower runs, which contains no code, and its environment variables.
 
-The app's description names the installed `sagda.federation.flower.apps`. `superlink`
-hands it in, and `guards` accepts no other app at a site.
+The app is a single pyproject.toml. It names the functions of the installed module
+`sagda.federation.flower.apps`, which does the work. `superlink` submits this app to
+Flower. `guards` refuses any other app at a site.
 """
 
 from typing import Any
@@ -25,4 +26,4 @@ APP: dict[str, Any] = {
 # The ServerApp's process inherits these from the SuperLink.
 FOLDER = "SAGDA_FOLDER"  # the run folder
 REGISTER = "SAGDA_REGISTER"  # the folder with the sites' public keys
-MODEL = "SAGDA_MODEL"  # the model that is the user's code, FILE.py:FUNCTION
+MODEL = "SAGDA_MODEL"  # the user's own model, as FILE.py:FUNCTION

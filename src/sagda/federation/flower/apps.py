@@ -1,11 +1,11 @@
-"""The ServerApp and the ClientApp that Flower runs: its entrances into sagda.
+"""The ServerApp and the ClientApp: the two functions of sagda that Flower calls.
 
-Flower starts a process for the server of a run, and a new process for every message to
-a site. So a site keeps its state in its folder. The server identifies it by its
-configured name, because Flower's node id can change from start to start.
+Flower starts one process for the server of a run, and a new process for every message
+to a site. So a site stores its state in its folder. The server identifies a site by its
+configured name, because Flower's node id can change whenever a node starts.
 
-Nothing is decided here. `grid` carries the server's letters, and
-`sagda.federation.site.folder` answers them at a site.
+This module makes no decisions about a run. `sagda.federation.server` leads the run,
+`grid` carries its letters, and `sagda.federation.site.folder` answers them at a site.
 """
 
 import logging
@@ -39,12 +39,12 @@ client = ClientApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Lead the run of the folder that the environment or the run's settings name."""
+    """Lead the run whose folder the environment or the run configuration names."""
     folder = os.environ.get(FOLDER) or context.run_config.get("folder")
     if not isinstance(folder, str):
         raise BadValue(
-            "the run configuration needs `folder`, the path of the run folder; give "
-            "it with --run-config."
+            f"`folder` must be the path of the run folder, got {folder!r}; give it "
+            "with --run-config."
         )
     config = context.run_config.get("config")
     if model := os.environ.get(MODEL):
@@ -70,7 +70,7 @@ def main(grid: Grid, context: Context) -> None:
 @client.query("hello")
 @client.query("bye")
 def handle(message: Message, context: Context) -> Message:
-    """The site's answer to any letter, sealed if the site has a key."""
+    """Return the site's answer to any letter, sealed if the site has a key."""
     signer, question = None, b""
     try:
         site = SiteFolder.of(context.node_config)
@@ -81,12 +81,13 @@ def handle(message: Message, context: Context) -> Message:
         letter = site.answer(unread.read())
     except Exception as error:
         # The text of an error can quote a row, and Flower would send it to the server.
-        # So only the error's type leaves the site; its text goes to the site's log.
+        # So only the error's type leaves the site. Its text goes to the site's log.
         log.exception("sagda: this site could not answer a letter.")
         code = error.refusal.code if isinstance(error, Refused) else "site"
         letter = Letter(Fault(code, f"{type(error).__name__} at the site."))
     if signer is not None:
-        # The seal covers the question's mark: an answer fits one question only.
+        # The seal covers the marks (digests) of the server's letter and of the answer,
+        # so the answer is valid for this letter only.
         mark = mark_of(letter.text, letter.parcels, question)
         letter = letter._replace(seal=signer.seal(mark))
     return Message(records_of(letter), reply_to=message)

@@ -1,7 +1,7 @@
 """`sagda federation-demo`: a server and its sites as real processes on this machine.
 
-It types the commands a user would type, with keys and TLS, and watches the processes.
-For a federation inside one process, see `tests/support.py`.
+It runs the commands that a user would type, with keys and TLS, and watches the
+processes. For a federation inside one process, see `tests/support.py`.
 """
 
 import contextlib
@@ -32,15 +32,16 @@ SETTINGS: dict[str, Any] = {
     "local_lr": 0.1,
     "server_lr": 1.0,
 }
-ROWS = 1000  # of each site
+ROWS = 1000  # per site
 DAYS = 30  # for which the keys are valid
-PATIENCE = 40.0  # seconds: each of these processes has others to end first
+PATIENCE = 40.0  # seconds to end: each process first ends the ones that it started
 
 
 def prepare(folder: Path, algorithm: str, sites: int, rounds: int) -> dict[str, Path]:
-    """Write the server's configuration and each site's rows. Returns files by name.
+    """Write the server's configuration, and a file of rows for each site.
 
-    The sites' rows come from a9a and differ in their share of positive labels.
+    Returns the files of rows by site name. The rows come from the data set a9a. Sites
+    differ in their share of positive labels.
     """
     federation = partition(
         load("a9a").train, "dirichlet", clients=sites, samples=ROWS, alpha=2.0, seed=0
@@ -68,13 +69,14 @@ def demo(
 ) -> RunEnd:
     """Start a server and its sites, and wait for the server or a failing site to end.
 
-    The end's sentence is the last line of the process that ended first.
+    Returns how the run ended. The sentence in it is the last line that the ended
+    process wrote to its log.
 
     Args:
-        folder: the run folder, as `prepare` left it.
-        files: each site's rows, by name.
+        folder: the run folder, with the files that `prepare` wrote.
+        files: the file of rows of each site, by site name.
         show: called with the server's status four times a second.
-        stop: asked as often whether to stop.
+        stop: called equally often; the demonstration stops when it returns True.
         site_options: further options of every `sagda join`.
     """
     port, home = network.free_port(), folder / "sites"
@@ -109,7 +111,7 @@ def demo(
             )
             for name, file in files.items()
         ]
-        # The server's code decides. A site that fails ends the demonstration at once.
+        # The result is the server's exit code. Only a site that fails ends it earlier.
         ended = server
         while ended.code is None and not stop():
             show(read_status(folder / SERVER))

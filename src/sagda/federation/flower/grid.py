@@ -1,12 +1,12 @@
 """`GridSites`: the sites behind Flower's grid, addressed by name.
 
-Flower's grid knows nodes by number, delivers messages through the SuperLink's database,
-and has no push: both ends poll. This module adds what a federation needs on top: which
-node is which site, deadlines, and seals that are checked before anything is read.
+Flower's grid identifies nodes by number. The SuperLink stores all messages in its
+database, which the server and the nodes poll. This module adds the names of sites,
+deadlines, and the check of seals (signatures of sites) before a letter is parsed.
 
-It does not know what a round is: see `sagda.federation.server.rounds`. Limits on what a
-single message may hold are in `guards`, because Flower unpacks messages before this
-module sees them.
+The order of letters in a round is in `sagda.federation.server.rounds`. Limits on the
+size of a single message are in `guards`, because Flower unpacks a message before this
+module receives it.
 """
 
 import logging
@@ -42,9 +42,9 @@ from sagda.federation.trust.site_keys import NAME, Register
 
 POLL = 0.25  # seconds between polls for replies
 LISTING = 2.0  # seconds between polls for new nodes
-INTRODUCTION_BYTES = 1 << 20  # limit of a reply until the run is settled
+INTRODUCTION_BYTES = 1 << 20  # limit of a reply before the run starts
 GIVE_UP = 600.0  # seconds after which a missing reply is no longer polled for
-MIN_TTL = 60.0  # seconds for which the SuperLink keeps a message
+MIN_TTL = 60.0  # seconds for which the SuperLink stores a message, at least
 THREADS = 32  # replies that are fetched at the same time
 NODE_UNAVAILABLE = 5  # Flower's error code: the node sends no heartbeat
 log = logging.getLogger("flwr")
@@ -53,22 +53,22 @@ log = logging.getLogger("flwr")
 class Pending(NamedTuple):
     """A letter that was sent and not answered yet."""
 
-    node: int
+    node: int  # Flower's number of the node
     site: str  # empty: the node has not introduced itself yet
-    since: float  # of the monotonic clock
-    mark: bytes  # of the letter; the seal of its answer covers it
+    since: float  # when the letter was sent, by the monotonic clock
+    mark: bytes  # the digest of the letter; the seal of the answer covers it
 
 
 class GridSites:
-    """The sites behind Flower's grid, by name.
+    """A transport that sends letters to sites by name, over Flower's grid.
 
-    Flower's node ids can change whenever a node starts, so a name is bound to the node
-    that introduced itself with it last. The newest node of a name wins.
+    Flower's node ids can change whenever a node starts. So each name is bound to the
+    node that introduced itself under this name last.
 
     Args:
         grid: Flower's grid, in the ServerApp's process.
         timeout: seconds that an exchange may take.
-        register: the public keys of the admitted sites. None: nothing is signed.
+        register: the public keys of the admitted sites. None: answers are not signed.
         notify: called with every introduction that is accepted or refused.
     """
 
@@ -78,57 +78,61 @@ class GridSites:
         self.grid, self.timeout = grid, timeout
         self.register, self.notify = register, notify
         self.framing = 0
-        # Limits of the last exchange, which `guards` reads from the pulling threads.
+        # Limits of the current exchange. `guards` reads them in the threads that pull.
         self.largest = INTRODUCTION_BYTES  # bytes of a reply
-        self.seconds = timeout  # until an incomplete message is given up
+        self.seconds = timeout  # to wait for the missing part of a message
         self.threads = ThreadPoolExecutor(THREADS)
-        # Both by the id of the message that was sent. A pull outlives a call of
-        # `replies`, because Flower may block in it for minutes.
+        # The keys of both are ids of messages that were sent. A pull can last longer
+        # than a call of `replies`, because Flower may block in it for minutes.
         self.pending: dict[str, Pending] = {}
         self.pulls: dict[str, Future[Message | Letter | None]] = {}
-        self.online: set[int] = set()  # nodes, when they were last listed
+        self.online: set[int] = set()  # nodes that the last listing had
         self.greeted: set[int] = set()  # online nodes that were asked for their name
         self.node_of: dict[str, int] = {}
-        self.introductions: list[Introduction] = []  # not yet taken by `arrivals`
+        self.introductions: list[Introduction] = []  # not yet returned by `arrivals`
         self.listed = -LISTING
 
     def arrivals(self, *, moments: bool = False) -> list[Introduction]:
-        """The sites that introduced themselves since the last call."""
+        """Return the introductions that were accepted since the last call.
+
+        New sites are asked for the moments of their features if `moments` is true.
+        """
         self.greet(moments)
-        # Late answers to earlier exchanges are dropped here: nobody waits for them.
+        # This drops late answers to earlier exchanges, which nobody waits for.
         list(self.replies())
         introductions, self.introductions = self.introductions, []
         return introductions
 
     def barred(self, names: Iterable[str]) -> list[str]:
-        """The given sites that the register no longer admits.
+        """Return the sites among `names` that the register no longer admits.
 
-        An empty register is taken for an operator's error: it bars nobody, so no
-        control variate is lost.
+        An empty register bars nobody. It is probably an operator's error, and removing
+        all sites would lose all control variates.
         """
         admitted = self.register.now() if self.register else {}
         return [name for name in names if admitted and name not in admitted]
 
     def greet(self, moments: bool = False) -> None:
-        """Ask new nodes for their name, every `LISTING` seconds at most."""
+        """Ask new nodes for their name, at most once in `LISTING` seconds."""
         if time.monotonic() - self.listed < LISTING:
             return
         self.listed = time.monotonic()
         self.online = set(again(self.grid.get_node_ids)())
         strangers = sorted(self.online - self.greeted)
-        # A node that is offline now is asked again: it can be another site then.
+        # A node that is offline now will be asked again when it is back, because it
+        # can then be another site.
         self.greeted = set(self.online)
-        # Every question has its own nonce, so a recorded answer cannot be replayed.
+        # Every letter has a fresh nonce, so a recorded answer cannot be replayed.
         introduce = lambda: Letter(Introduce(secrets.token_hex(16), moments))
         self.push([(node, "", introduce()) for node in strangers])
 
     def push(self, outgoing: list[tuple[int, str, Letter]]) -> dict[str, str]:
-        """Send letters to nodes of sites. Returns the sites by message id.
+        """Send letters, given as (node, site, letter). Return the sites by message id.
 
-        Letters that the SuperLink did not take have no id.
+        The result lacks the letters that the SuperLink did not accept.
         """
-        # Flower's default is 12 hours: a site that comes back would first work through
-        # letters of rounds that are long over.
+        # With Flower's default of 12 hours, a site that reconnects would first answer
+        # the letters of rounds that ended long ago.
         ttl = max(2 * self.timeout, MIN_TTL)
         messages = [
             Message(
@@ -144,8 +148,8 @@ class GridSites:
         try:
             ids = list(self.grid.push_messages(messages))
         except httpx.HTTPStatusError:
-            # Not tried again here: some letters may have gone out, and a second copy
-            # would be a second question. The round is repeated as a whole.
+            # No retry here: some letters may have been sent, and a site would answer
+            # the second copy too. Instead, the server repeats the whole round.
             log.warning("sagda: letters could not be sent; the round is repeated.")
             ids = [""] * len(messages)
         sent = {}
@@ -157,28 +161,29 @@ class GridSites:
                 )
                 sent[key] = site
             else:
-                self.greeted.discard(node)  # introduced anew, in case it has changed
+                self.greeted.discard(node)  # ask for its name again
         return sent
 
     def replies(self) -> Iterator[tuple[str, str, Letter]]:
-        """Replies that have arrived: (id of the question, name of the site, letter).
+        """Yield the replies that have arrived, as (message id, site, reply).
 
-        It waits `POLL` seconds for them. Introductions go to `introductions` instead.
-        Replies that were too late for an earlier exchange are included.
+        The id is the one of the message that the reply answers. The method waits up to
+        `POLL` seconds. It also yields replies that were too late for an earlier
+        exchange. Introductions are not yielded but added to `self.introductions`.
         """
-        # Each message is pulled by its own call in its own thread. Flower's
+        # Each message is pulled by a separate call in a separate thread. Flower's
         # `pull_messages` fails for all ids if one message cannot be unpacked, and waits
-        # for all while one is incomplete: a single bad site would silence the others.
+        # for all if one is incomplete. So a single bad site would block the others.
         for key in self.pending:
             if key not in self.pulls:
                 self.pulls[key] = self.threads.submit(self.pull, key)
         wait(self.pulls.values(), POLL)
         for key in [key for key, pull in self.pulls.items() if pull.done()]:
             message = self.pulls.pop(key).result()
-            # A question may have been given up while its pull was running.
+            # The letter may have been given up while its pull was running.
             if message is None or key not in self.pending:
                 continue
-            # Removed before it is used, so that no question is answered twice.
+            # Remove the letter first, so that only one answer to it is accepted.
             question = self.pending.pop(key)
             letter = self.opened(message, question)
             if question.site:
@@ -189,22 +194,28 @@ class GridSites:
         self.pending = {k: p for k, p in self.pending.items() if p.since > oldest}
 
     def pull(self, key: str) -> Message | Letter | None:
-        """The answer to a question, or None if it has not arrived. Runs in a thread."""
+        """Return the answer to message `key`, or None if it has not arrived yet.
+
+        This runs in a thread. A message that Flower cannot unpack becomes a `Fault`.
+        """
         try:
             for message in again(self.grid.pull_messages)([key]):
-                # A node can send messages that answer nothing, in any node's name.
+                # A node can send unrequested messages under the name of any node.
                 if message.metadata.reply_to_message_id == key:
                     return message
                 log.warning("sagda: dropped a message that answers no letter.")
         except httpx.HTTPError:
-            raise  # the SuperLink is gone, and this process must end with it
+            raise  # the SuperLink has ended, and this process must end too
         except Exception as error:
             log.warning("sagda: cannot open a message: %s", type(error).__name__)
             return Letter(Fault("format", "a message that cannot be opened."))
         return None
 
     def opened(self, message: Message | Letter, question: Pending) -> Letter:
-        """The letter in a message, or a `Fault` that says why there is none."""
+        """Return the letter in `message`, or a `Fault` that says why it is refused.
+
+        `question` is the letter that the message answers.
+        """
         if isinstance(message, Letter):
             return message
         if message.has_error():
@@ -215,27 +226,31 @@ class GridSites:
         except Refused as refused:
             return Letter(Fault(*refused.refusal))
         try:
-            # The seal comes first: nothing is parsed that no admitted site has sealed.
+            # The seal is checked first: only text from admitted sites is parsed.
             signer = self.register and self.register.who(unread.seal, unread.mark)
             letter = unread.read()
-            # An introduction must carry its signer's name, an answer its site's seal.
+            # The signer must be the site that was asked, or that introduces itself.
             name = question.site or getattr(letter.note, "name", signer)
             if signer and signer != name:
                 raise Refused("name", f"{signer} answered as another site.")
         except Refused as refused:
-            # The audit log shows its mark and seal.
+            # The audit log records the mark and the seal of the refused answer.
             fault = Fault(*refused.refusal)
             letter = Letter(fault, mark=unread.mark, seal=unread.seal)
         self.framing += size_of(message) - letter.bytes
         return letter
 
     def introduce(self, node: int, letter: Letter) -> None:
-        """Bind a node to the name in its introduction, or report why it is refused."""
+        """Bind `node` to the name in its introduction.
+
+        A letter that is no valid introduction is reported to the listener instead.
+        """
         note = letter.note
         if (refusal := flaw_in(note)) is not None:
             if not isinstance(note, Introduction):
-                # No introduction arrived, so ask again: the site may be starting. One
-                # with impossible counts stays refused until its node comes back.
+                # No introduction arrived, so ask again: the site may be starting. An
+                # introduction with impossible counts is refused until the node
+                # reconnects.
                 self.greeted.discard(node)
             refused = refusal._asdict()
             self.notify(Event.REFUSED, name=f"node {node}", **refused, letter=letter)
@@ -256,11 +271,21 @@ class GridSites:
         largest: int,
         seconds: float | None = None,
     ) -> Iterator[tuple[str, Letter]]:
-        """Send each site its letter. Yields replies until all came or time is up.
+        """Send each site its letter. Yield (site, reply) until all replies arrived.
 
-        A site without a reply yields a `Fault`: "absent" if it is not connected, "gone"
-        if its node stopped, "late" after the deadline. Replies to earlier exchanges
-        are yielded as they come: the protocol's tickets distinguish them.
+        For a site that does not reply, the letter is a `Fault` with one of these codes:
+
+        - absent: the site is not connected.
+        - gone: the node of the site has stopped.
+        - late: the reply did not arrive before the deadline.
+
+        Late replies to earlier exchanges are yielded too. The protocol distinguishes
+        them by their tickets.
+
+        Args:
+            letters: the letters by site name.
+            largest: bytes that one reply may have.
+            seconds: until the exchange ends. None: the `timeout` of this transport.
         """
         self.largest = largest
         self.seconds = self.timeout if seconds is None else seconds
@@ -281,21 +306,21 @@ class GridSites:
                     self.greeted.discard(self.node_of.pop(name, 0))
                 yield name, letter
             if time.monotonic() > deadline:
-                # The questions stay pending: a late answer is fetched and dropped, so
+                # The letters stay pending: a late answer is fetched and dropped, so
                 # that it does not stay in the SuperLink's database.
                 for name in waiting.values():
                     yield name, Letter(Fault("late", f"{name} did not answer in time."))
                 return
             if waiting:
-                self.greet()  # a site can come back during a long exchange
+                self.greet()  # a site can reconnect during a long exchange
                 time.sleep(POLL)
 
 
 def flaw_in(note: Any) -> Refusal | None:
-    """Why a note is no valid introduction, or None if it is one.
+    """Return why `note` is no valid introduction, or None if it is valid.
 
-    Every number is checked, because an introduction is the only letter whose numbers
-    are used before a run has a specification to check them against.
+    Every number is checked here. The arrays of other letters are checked against the
+    specification of the run, but introductions arrive before there is one.
     """
     if isinstance(note, Fault):
         return Refusal(*note)

@@ -1,14 +1,14 @@
-"""The private parts of flwr 1.41 that sagda replaces, and what the guards check.
+"""Guards: checks that sagda adds to private functions of flwr 1.41.
 
-Flower has no public hooks at the two places where a stranger's data does harm first:
+Flower has no public hooks at the two places where a stranger's data can do harm first:
 
-- `guard_grid`, on the server: Flower builds a message from objects as the objects say.
-  They can name a piece a million times, or name one that never arrives.
+- `guard_grid`, on the server: Flower builds a message from objects. An object can name
+  one piece of an array a million times, or name a piece that never arrives.
 - `guard_node`, at a site: Flower runs any app that the SuperLink sends.
 
-Each guard first checks that the parts exist, and says in one sentence if they do not:
-an error is better than a federation without its guards. All imports of flwr are late,
-because a node and a server load different halves of it.
+A guard raises `BadValue` if the installed flwr lacks one of the private functions: an
+error is better than a federation without guards. All imports of flwr are late, because
+a node and a server need different parts of it. Seals are checked in `grid`, not here.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ log = logging.getLogger("flwr")
 
 
 class PrivatePart(NamedTuple):
-    """A function inside Flower that is used or replaced."""
+    """One private function or exception of Flower that sagda uses or replaces."""
 
     module: str
     name: str
-    parameters: tuple[str, ...] = ()  # that its callers pass by these names
+    parameters: tuple[str, ...] = ()  # those that are passed to it by name
 
     def get(self) -> Any:
-        """The function. Raises `BadValue` if this flwr has none like it."""
+        """Return the function. Raises `BadValue` if flwr lacks it or a parameter."""
         with contextlib.suppress(ImportError, AttributeError):
             part = getattr(importlib.import_module(self.module), self.name)
-            # Exceptions have no signature that could be read, and no parameters here.
+            # Python cannot read the signature of an exception, so it is not checked.
             known = inspect.signature(part).parameters if self.parameters else {}
             if {*self.parameters} <= {*known}:
                 return part
@@ -55,15 +55,16 @@ class PrivatePart(NamedTuple):
         )
 
     def replace(self, part: Any) -> None:
+        """Make Flower call `part` instead of its own function."""
         setattr(importlib.import_module(self.module), self.name, part)
 
 
-# On the server: the grid pulls the objects of a message, and then joins them.
+# On the server: the grid pulls the objects of a message, then joins them.
 OBJECT = "flwr.supercore.inflatable.inflatable_object"
 UTILS = "flwr.supercore.inflatable.inflatable_utils"
 GRID = "flwr.superlink.grid.http_grid"
 PULL_OBJECTS = PrivatePart(GRID, "pull_objects", ("object_ids", "pull_object_fn"))
-# The same function where it is defined, which no guard replaces.
+# The same function in the module that defines it, where it is not replaced.
 ORIGINAL_PULL = PrivatePart(
     UTILS, "pull_objects", (*PULL_OBJECTS.parameters, "max_time")
 )
@@ -74,7 +75,7 @@ OBJECT_HEAD = PrivatePart(
 OBJECT_BODY = PrivatePart(OBJECT, "get_object_body", ("object_content", "cls"))
 GRID_PARTS = (PULL_OBJECTS, ORIGINAL_PULL, PULL_ERROR, OBJECT_HEAD, OBJECT_BODY)
 
-# At a site: the node's two loops. Their parameters are the calls to the SuperLink.
+# At a site: the node's two loops. They call the SuperLink through these parameters.
 NODE = "flwr.supernode.start_client_internal"
 PULL_MESSAGE = PrivatePart(
     NODE,
@@ -85,7 +86,7 @@ PUSH_MESSAGES = PrivatePart(NODE, "_push_messages", ("send", "push_object"))
 NOT_RUNNING = PrivatePart("flwr.supercore.run", "RunNotRunningException")
 NODE_PARTS = (PULL_MESSAGE, PUSH_MESSAGES, NOT_RUNNING)
 
-# An array is two objects or more: a SAGDA-I letter of a linear model has 20 in all.
+# An array has at least two objects. A SAGDA-I letter of a linear model has 20.
 MAX_OBJECTS = 2000  # in one message
 MAX_HEADER = 1 << 18  # bytes of an object that is not a piece of an array
 ARRAY_PIECE = "ArrayChunk"  # Flower's type of the only objects that hold numbers
@@ -95,11 +96,13 @@ MAX_APP_FILE = 1 << 16  # bytes
 
 
 def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
-    """Bound the messages that the server unpacks.
+    """Limit the size of the messages that the server unpacks, and the wait for them.
+
+    Both arguments are called at every pull, because the limits change during a run.
 
     Args:
-        limit: gives the most bytes that one message may hold, at the time of a pull.
-        patience: gives the seconds to wait for missing objects of a message.
+        limit: returns the bytes that one message may have.
+        patience: returns the seconds to wait for missing objects of a message.
     """
     _, original, error, *_ = [part.get() for part in GRID_PARTS]
 
@@ -109,8 +112,8 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
             raise error(object_ids[0], f"more than {MAX_OBJECTS} objects")
         left = limit()
 
-        # Flower calls this from several threads. They can subtract at the same time,
-        # which at worst lets a message pass that is larger by one piece per thread.
+        # Flower calls this from several threads. If two subtract at the same time, a
+        # message can exceed the limit by at most one piece per thread.
         def fetch(object_id: str) -> bytes:
             nonlocal left
             content = pull_object_fn(object_id)
@@ -119,7 +122,7 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
                 raise error(object_id, "more bytes than a reply may have")
             return content
 
-        # Without it a message whose objects never arrive blocks its thread for long.
+        # `max_time`: a message whose objects never arrive must not block its thread.
         contents = original(object_ids, fetch, **options | {"max_time": patience()})
         for object_id, content in contents.items():
             if flaw := flaw_of_object(content):
@@ -130,7 +133,7 @@ def guard_grid(limit: Callable[[], int], patience: Callable[[], float]) -> None:
 
 
 def flaw_of_object(content: bytes) -> str | None:
-    """Why Flower must not build a message from this object, or None if it may."""
+    """Return why Flower must not unpack the object `content`, or None if it may."""
     from flwr.app import Array
 
     get_head, get_body = OBJECT_HEAD.get(), OBJECT_BODY.get()
@@ -141,8 +144,8 @@ def flaw_of_object(content: bytes) -> str | None:
         if len(content) > MAX_HEADER:
             return "an object without numbers that is too long"
         if kind == "Array":
-            # Flower concatenates pieces in this order, so a repeated number would
-            # multiply the memory that a small message takes.
+            # Flower concatenates the pieces in this order. With repeated numbers, a
+            # small message would fill the memory.
             order = json.loads(get_body(content, Array))["arraychunk_ids"]
             if sorted(order) != list(range(len(children))):
                 return "an array that names its pieces more than once"
@@ -152,7 +155,7 @@ def flaw_of_object(content: bytes) -> str | None:
 
 
 def guard_node() -> None:
-    """Run only sagda's app at this node, and repeat calls after server errors."""
+    """Make this node run only sagda's app, and repeat its calls after server errors."""
     pull, push, not_running = [part.get() for part in NODE_PARTS]
 
     @functools.wraps(pull)
@@ -160,7 +163,7 @@ def guard_node() -> None:
         calls |= {name: again(calls[name]) for name in PULL_MESSAGE.parameters}
         get_fab = calls["get_fab"]
 
-        # A FAB is Flower's archive of an app. This runs before it is unpacked.
+        # A FAB is Flower's archive of an app. Flower unpacks it after this check.
         def get_checked(fab_hash: str, run_id: int) -> Any:
             fab = get_fab(fab_hash, run_id)
             if not is_our_app(fab.content):
@@ -179,13 +182,13 @@ def guard_node() -> None:
 
 
 def is_our_app(archive: bytes) -> bool:
-    """Whether an app's archive holds sagda's own description and nothing else."""
+    """Return True if an app's `archive` holds only the pyproject.toml of `APP`."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             entries = files.infolist()
             return (
                 sorted(entry.filename for entry in entries) == APP_FILES
-                # Before anything is unpacked: an archive of bytes can hold gigabytes.
+                # Checked before unpacking: a small archive can expand to gigabytes.
                 and all(entry.file_size <= MAX_APP_FILE for entry in entries)
                 and tomllib.loads(files.read("pyproject.toml").decode()) == APP
             )

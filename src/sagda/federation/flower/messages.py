@@ -1,7 +1,7 @@
 """Letters in Flower's format: packing, unpacking, message types and sizes.
 
-This module knows the format only. It does not decide who is trusted: `grid` and `apps`
-check seals, and `sagda.federation.protocol.letters` checks the content.
+This module only converts formats. `grid` checks the seals of letters, and
+`sagda.federation.protocol.letters` checks their content.
 """
 
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ from sagda.federation.protocol.letters import (
 from sagda.federation.protocol.wire import Parcel, Part, Refused
 
 MAX_PARTS = 1000  # arrays in one letter
-MAX_SEAL = 400  # characters
-ENCODING = "sagda"  # Flower's `stype` of an array: here its plain bytes
+MAX_SEAL = 400  # characters of a seal
+ENCODING = "sagda"  # Flower's `stype` of an array; the array is sent as plain bytes
 
 
 def records_of(letter: Letter) -> RecordDict:
-    """Flower's records for a letter: one for its text, one per parcel of arrays."""
+    """Convert `letter` to Flower's records: one for the text, one for each parcel."""
     note = ConfigRecord({"text": letter.text, "seal": letter.seal})
     content = RecordDict({"note": note})
     for name, parcel in letter.parcels.items():
@@ -37,23 +37,23 @@ def records_of(letter: Letter) -> RecordDict:
 
 
 class UnreadLetter(NamedTuple):
-    """The parts of a letter that arrived, before anything in them is trusted."""
+    """A letter that has arrived, before its seal is checked and its text is parsed."""
 
     text: str
     parcels: dict[str, Parcel]
-    mark: bytes  # the digest that its sender sealed
-    seal: str
+    mark: bytes  # the digest of the letter, which its sender signed
+    seal: str  # the signature; empty if the sender has no key
 
     @classmethod
     def of(cls, content: Any, answers: bytes = b"") -> "UnreadLetter":
-        """The parts in Flower's records. Raises `Refused` if they hold no letter.
+        """Take a letter from Flower's records. Raises `Refused` if they hold none.
 
-        `answers` is the mark of the letter that this one answers.
+        `answers` is the mark of the letter that this letter answers.
         """
         try:
             text, seal = content["note"]["text"], content["note"].get("seal", "")
             arrays = content.array_records
-            # Counted first, so that no time is spent on a flood of tiny arrays.
+            # Counted first, so that a flood of tiny arrays takes no time.
             if sum(len(record) for record in arrays.values()) > MAX_PARTS:
                 raise ValueError
             parcels = {
@@ -70,12 +70,12 @@ class UnreadLetter(NamedTuple):
         return cls(text, parcels, mark, str(seal)[:MAX_SEAL])
 
     def read(self) -> Letter:
-        """The letter. Raises `Refused` if it breaks the protocol's format."""
+        """Parse the letter. Raises `Refused` if it violates the protocol's format."""
         letter = Letter.read(self.text, self.parcels)
         return letter._replace(mark=self.mark, seal=self.seal)
 
 
-# Flower's type of a message, by the kind of note. `apps` has a handler for each.
+# Flower's message type for each kind of note. `apps.handle` handles all these types.
 MESSAGE_TYPES: dict[type, str] = {
     Instruction: "train",
     Evaluate: "evaluate",
@@ -85,6 +85,6 @@ MESSAGE_TYPES: dict[type, str] = {
 
 
 def size_of(item: Any) -> int:
-    """The bytes of a message on the wire, with all objects inside it."""
+    """Return the size of a message on the wire in bytes, with all objects inside."""
     children = item.children or {}
     return len(item.deflate()) + sum(size_of(child) for child in children.values())

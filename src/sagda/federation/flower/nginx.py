@@ -1,9 +1,11 @@
-"""The door in front of the SuperLink, which lets in admitted sites and nobody else.
+"""nginx in front of the SuperLink: it forwards only the requests of admitted sites.
 
-Whoever reaches a SuperLink can submit an app that its nodes then run. So the SuperLink
-listens on the loopback interface only. nginx passes on requests that begin with
-/v1/fleet/ and name the key of an admitted site, and no others. `nginx.conf.jinja` is
-its configuration. It does not check signatures: Flower and `grid` do.
+Anyone who can connect to a SuperLink can submit an app, which all its nodes then run.
+So the SuperLink listens on the loopback interface only. nginx forwards a request if its
+path begins with /v1/fleet/ and its header has the key of an admitted site.
+`nginx.conf.jinja` is the configuration of nginx.
+
+nginx does not check signatures: Flower and `grid` do.
 """
 
 import json
@@ -27,12 +29,12 @@ from sagda.federation.trust.site_keys import Register
 FLOWER_PIECE = 5 << 20  # bytes: Flower sends arrays in pieces of this size
 MAX_FRAMING = 1 << 18  # bytes of a request in addition to one piece
 CONFIG, SITES, ACCESS, ERRORS = "nginx.conf", "sites.map", "access.log", "error.log"
-MAX_LOG = 1 << 22  # bytes of one of nginx's logs, after which it is emptied
-REPORT = 60.0  # seconds in which the same refusal is reported once
-MAX_REPORTED = 10_000  # refusals that are remembered for that
+MAX_LOG = 1 << 22  # bytes of a log of nginx, after which the log is emptied
+REPORT = 60.0  # seconds before the same refusal is reported again
+MAX_REPORTED = 10_000  # refusals whose last report is remembered
 START = 10.0  # seconds for nginx to start
 
-# A line of the error log, with the reason and the peer's address as groups.
+# A failed TLS handshake in the error log. The groups are the reason and the address.
 HANDSHAKE = re.compile(
     r"\S+ \S+ \[\w+\] \d+#\d+: \*\d+ SSL_do_handshake\(\) failed "
     r"\(SSL: ([^)]*)\).* while SSL handshaking, client: ([^,]+), server: "
@@ -40,15 +42,15 @@ HANDSHAKE = re.compile(
 
 
 class TurnedAway(NamedTuple):
-    """A request or connection that nginx refused."""
+    """A request or connection that nginx or the SuperLink refused."""
 
     name: str  # the address that it came from
-    code: str
-    text: str
+    code: str  # the kind of refusal
+    text: str  # the reason
 
 
 def program() -> str:
-    """The path of nginx. Raises `BadValue` if it is not installed."""
+    """Return the path of nginx. Raises `BadValue` if it is not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     nginx = shutil.which("nginx", path=path)
     if nginx is None:
@@ -60,7 +62,7 @@ def program() -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value for the configuration: paths are absolute and need no quotes."""
+    """Return `value` for the configuration: a path as absolute, unquoted text."""
     if not isinstance(value, Path):
         return value
     text = str(value.resolve())
@@ -76,10 +78,10 @@ class Proxy:
     """A running nginx with its files in a folder.
 
     Args:
-        folder: nginx's own folder, for its configuration, logs and temporary files.
+        folder: the folder for nginx's configuration, logs and temporary files.
         host: the address to listen on.
         port: the port to listen on.
-        keys: the coordinator's keys, and with them the register of admitted sites.
+        keys: the coordinator's keys, which include the register of admitted sites.
         superlink_port: the SuperLink's port on the loopback interface.
     """
 
@@ -99,31 +101,31 @@ class Proxy:
             listen=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             superlink_port=superlink_port,
             max_body=FLOWER_PIECE + MAX_FRAMING,
-            keys=keys,  # nginx has the same certificate as the SuperLink
+            keys=keys,  # nginx uses the same certificate as the SuperLink
         )
         durable.write(self.folder / CONFIG, text)
-        self.read: dict[str, int] = {}  # bytes of each log that were read
+        self.read: dict[str, int] = {}  # bytes that were read, by log
         for log in (self.folder / ACCESS, self.folder / ERRORS):
             log.touch()
-            # Lines from before this start were reported by an earlier process.
+            # An earlier process reported the lines that are in the log already.
             self.read[log.name] = log.stat().st_size
-        self.reported: dict[tuple[str, str], float] = {}  # (name, code): when
+        self.reported: dict[tuple[str, str], float] = {}  # time by (name, code)
         self.process = self.started()
 
     def started(self) -> Process:
-        """nginx's process, once it accepts connections."""
-        # A process of another program on the port would look like our nginx.
+        """Start nginx. Return its process once it accepts connections."""
+        # Another program that listens on this port would be taken for nginx.
         network.check_port("--port", self.host, self.port)
         self.write_sites()
         command = [program(), "-c", str(self.folder / CONFIG), "-p", str(self.folder)]
         process = Process(command, self.folder, self.folder / "nginx.log")
-        # An address that means "all interfaces" is none to connect to.
+        # Nobody can connect to an address that means "all interfaces".
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         process.wait_for_port("nginx", near, self.port, START)
         return process
 
     def write_sites(self) -> bool:
-        """Write the admitted keys for nginx. Returns whether they have changed."""
+        """Write the admitted keys for nginx. Return True if they have changed."""
         # The header is base64 and the name is checked, so neither needs escapes.
         text = "".join(
             f'"{entry.header}" 1; # {entry.name}\n'
@@ -137,20 +139,23 @@ class Proxy:
         return True
 
     def update(self) -> None:
-        """Restart nginx if it died, and give it the keys that are admitted now."""
+        """Restart nginx if it has ended, and give it the keys that are admitted now."""
         if self.process.code is not None:
-            self.process.stop()  # its workers would keep the port
+            self.process.stop()  # workers that still run would block the port
             time.sleep(0.5)
             self.process = self.started()
         elif self.write_sites():
             os.kill(self.process.pid, signal.SIGHUP)  # nginx reads its files again
 
     def refusals(self) -> Iterator[TurnedAway]:
-        """Who was turned away since the last call, each kind once a minute per peer."""
+        """Yield the refusals since the last call.
+
+        The same kind of refusal is yielded once a minute for each address.
+        """
         names = {entry.header: entry.name for entry in self.register.now().values()}
         now = time.monotonic()
         refusals = [refusal_of_request(line, names) for line in self.new_lines(ACCESS)]
-        # The error log has the connections that ended before they made a request.
+        # The error log has the connections that ended before they sent a request.
         for match in map(HANDSHAKE.match, self.new_lines(ERRORS)):
             if match is not None:
                 text = f"no TLS connection: {match[1].rpartition(':')[2][:80]}"
@@ -164,8 +169,8 @@ class Proxy:
                 yield refusal
 
     def new_lines(self, name: str) -> list[str]:
-        """Whole lines of a log since the last call, at most `MAX_LOG` bytes of them."""
-        with (self.folder / name).open("a+b") as file:  # made anew if it was deleted
+        """Return the complete new lines of a log, at most `MAX_LOG` bytes of them."""
+        with (self.folder / name).open("a+b") as file:  # created if it was deleted
             file.seek(self.read[name])
             content = file.read(MAX_LOG)
             # nginx may be writing the rest of the last line.
@@ -174,13 +179,16 @@ class Proxy:
             if self.read[name] > MAX_LOG and self.read[name] == file.seek(
                 0, os.SEEK_END
             ):
-                file.truncate(0)  # nginx appends, so it starts anew
+                file.truncate(0)  # nginx appends, so it starts again at 0
                 self.read[name] = 0
         return [line.decode(errors="replace") for line in content.split(b"\n")]
 
 
 def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
-    """The refusal in a line of the access log. `names` are the sites' names by key."""
+    """Return the refusal in a line of the access log, or None if it is malformed.
+
+    `names` are the names of the sites by the keys in their headers.
+    """
     try:
         request: dict[str, Any] = json.loads(line)
         peer, path = request["peer"], str(request["path"])[:80]
@@ -188,7 +196,7 @@ def refusal_of_request(line: str, names: dict[str, str]) -> TurnedAway | None:
     except (ValueError, KeyError, TypeError):
         return None
     name = names.get(request.get("key", ""), "an unknown key")
-    # With an upstream status the request came through, and the SuperLink refused it.
+    # With an upstream status, nginx forwarded the request and the SuperLink refused it.
     if request.get("upstream"):
         text = f"the SuperLink answered {status} to {name} at {path}"
         return TurnedAway(peer, "superlink", text)

@@ -1,7 +1,7 @@
 """The long-lived process of `sagda join`: Flower's SuperNode behind sagda's guards.
 
-`supernode` starts it as `python -m sagda.federation.flower.node`, with the options of
-Flower's own `flower-supernode`.
+`supernode` starts this process as `python -m sagda.federation.flower.node`. The options
+are those of Flower's command `flower-supernode`.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""`again`: calls to the SuperLink that are repeated after a server error.
+"""`again`: repeats a call to the SuperLink after a server error (HTTP status 5xx).
 
-The SuperLink's database can be locked for longer than Flower waits, on a slow machine
-or with many sites. Flower then answers with status 500 and gives the call up: a
-ServerApp would end, and a node would drop its site's answer.
+On a slow machine, or with many sites, the SuperLink's database can be locked for longer
+than Flower waits. Flower then answers with status 500 and does not repeat the call. A
+ServerApp would end, and a node would drop the answer of its site.
 """
 
 import logging
@@ -17,9 +17,9 @@ log = logging.getLogger("flwr")
 
 
 def again(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` with up to three more attempts while the SuperLink answers with 5xx.
+    """Return `call` with up to three more attempts after an answer with status 5xx.
 
-    Other errors are raised at once: with 4xx the request itself is wrong.
+    Other errors are raised at once. A status of 4xx means that the request is wrong.
     """
 
     def persistent(*args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""`sagda serve`: Flower's SuperLink and the run on it, watched and restarted.
+"""`sagda serve`: starts Flower's SuperLink and a run on it, and restarts them.
 
-Three processes serve a run: the SuperLink, nginx in front of it, and the ServerApp's
-process, which the SuperLink starts and `apps` defines. All their state is in the run
-folder, so any of them can be killed and started again at any time.
+Three processes serve a run: the SuperLink, nginx in front of it, and the ServerApp. The
+SuperLink starts the ServerApp, which `apps` defines. All their state is in the run
+folder, so each of them can be killed and restarted at any time.
 
-What the run computes is not known here: see `sagda.federation.server`. What nginx lets
-in is in `nginx`.
+What a run computes is in `sagda.federation.server`. Which requests nginx forwards is in
+`nginx`. The counterpart at a site is `supernode`.
 """
 
 import json
@@ -31,15 +31,15 @@ from sagda.federation.trust.site_keys import PUBLIC, Register
 from sagda.models import user_code
 
 ENROLLED = "enrolled.json"  # fingerprints of the keys that the SuperLink has
-CONNECTION = "here"  # Flower's name for our SuperLink, in its own configuration
+CONNECTION = "here"  # the name of this SuperLink in the configuration of Flower
 UPKEEP = 1.0  # seconds between updates of keys and of the audit log
-TROUBLE = 10.0  # seconds more after an update that failed
+TROUBLE = 10.0  # seconds to wait in addition after an update that failed
 START = 60.0  # seconds for a process of Flower to start
-MAX_STARTS = 5  # of the ServerApp without a new round, after which the run fails
+MAX_STARTS = 5  # starts of the ServerApp without a new round before the run fails
 
 
 class SuperLinkProcess:
-    """A running SuperLink with its database in the run folder, and commands to it.
+    """A running SuperLink with its database in the run folder, and commands for it.
 
     Args:
         folder: the run folder.
@@ -55,16 +55,16 @@ class SuperLinkProcess:
         self.process = self.started()
 
     def started(self) -> Process:
-        """The SuperLink's process, once it accepts connections."""
+        """Start the SuperLink. Return its process once it accepts connections."""
         network.check_port("--port", self.host, self.port)
         command = [program("flower-superlink")]
         command += ["--host", self.host, "--port", str(self.port)]
-        # Nodes stay registered when the SuperLink is restarted with its database.
+        # The database preserves the registered nodes when the SuperLink is restarted.
         command += ["--database", str(self.home / "superlink.db")]
-        # Otherwise it resolves the app's dependencies, which fails without internet.
+        # Resolving the dependencies of the app would fail without internet access.
         command += ["--disable-runtime-dependency-installation"]
         environment = {FOLDER: str(self.folder.resolve())}
-        # The model that this process was allowed to run is also allowed there.
+        # If this process may run a user's model, the ServerApp may run it too.
         for name, path in user_code.OWN.items():
             environment[MODEL] = f"{path}:{name.rpartition(':')[2]}"
         if self.keys is None:
@@ -81,13 +81,14 @@ class SuperLinkProcess:
         return process
 
     def restart(self) -> None:
+        """Stop the processes that are left, and start the SuperLink again."""
         self.process.stop()  # its helpers may still run
         self.process = self.started()
 
     def flwr(self, *arguments: str) -> Process:
-        """Run a `flwr` command to its end. Its output is the answer."""
+        """Run a `flwr` command until it ends. Return its process, with the output."""
         log = self.folder / SERVER / "flwr.log"
-        log.unlink(missing_ok=True)  # the log then holds this answer only
+        log.unlink(missing_ok=True)  # the log must only have this command's output
         process = Process([program("flwr"), *arguments], self.home, log)
         process.finish(START)
         return process
@@ -95,13 +96,13 @@ class SuperLinkProcess:
     def enrol(self) -> None:
         """Register the keys of newly admitted sites with the SuperLink.
 
-        Keys of removed sites stay there: the SuperLink never takes a key again that it
-        was told to forget, and a removed site may be admitted again. nginx and the
-        server's register keep removed sites out.
+        The keys of removed sites stay registered. A removed site may be admitted again,
+        but the SuperLink never accepts a key again that was unregistered. nginx and the
+        server's register refuse the removed sites.
         """
         if self.keys is None:
             return
-        # Each question starts a process of Flower's, so only new keys are sent.
+        # Each command starts a process, so only new keys are registered.
         path = self.home / ENROLLED
         enrolled: list[str] = json.loads(path.read_text()) if path.exists() else []
         for entry in Register(self.keys.sites).now().values():
@@ -113,69 +114,79 @@ class SuperLinkProcess:
                 durable.write(path, json.dumps(enrolled))
 
     def run_app(self) -> float:
-        """Hand in sagda's app, which resumes the run in the folder. Returns when."""
-        # The old status must not be taken for the new process's.
+        """Submit sagda's app, which starts or resumes the run in the folder.
+
+        Returns the time of the start, by the monotonic clock.
+        """
+        # Without a file, `check` cannot take the old status for the new process's.
         (self.folder / SERVER / FILE).unlink(missing_ok=True)
         started = time.monotonic()
         app = durable.private(self.home / "app")
         durable.write(app / "pyproject.toml", tomli_w.dumps(APP))
         command = self.flwr("run", str(app), CONNECTION)
         if command.code:
-            raise BadValue(f"Flower did not take the run: {command.last_lines()}")
+            raise BadValue(f"Flower did not accept the run: {command.last_lines()}")
         return started
 
 
 def write_connection(home: Path, address: str, ca: Path | None) -> None:
-    """Tell Flower's commands in `home` about a SuperLink, as `CONNECTION`."""
+    """Write a configuration for `flwr`, in which `CONNECTION` names the SuperLink.
+
+    Args:
+        home: the folder FLWR_HOME.
+        address: HOST:PORT of the SuperLink.
+        ca: the certificate authority. None: no TLS.
+    """
     security = {"root-certificates": str(ca.resolve())} if ca else {"insecure": True}
     superlink = {"default": CONNECTION, CONNECTION: {"address": address} | security}
     durable.write(home / "config.toml", tomli_w.dumps({"superlink": superlink}))
 
 
 def check_enrolled(command: Process) -> None:
-    """Raise `BadValue` unless the SuperLink has the key, now or from before."""
+    """Raise `BadValue` unless the SuperLink has registered the key, now or earlier."""
     text = command.output()
     try:
-        # Flower can write other lines before and after its answer.
+        # Flower can print other lines before and after its answer.
         answer = json.loads(text[text.index("{") : text.rindex("}") + 1])
         reason = "" if answer["success"] else str(answer["error-message"])
     except (ValueError, KeyError, TypeError):
         reason = text[-200:]
     if reason and "already in use" not in reason:
-        raise BadValue(f"Flower did not take a site's key: {reason.strip()}")
+        raise BadValue(f"Flower did not accept the key of a site: {reason.strip()}")
 
 
-# Called with the newest status, or None before there is one.
+# A function that is called with the newest status, or None before the first one.
 Show = Callable[[FederationStatus | None], None]
 
 
 class RunEnd(NamedTuple):
-    """How a run ended."""
+    """How a run ended: an exit code, and a sentence for the user."""
 
-    code: int | None  # an exit code of `sagda serve`. None: the user stopped the run
-    sentence: str = ""  # why, unless the code is 0
+    code: int | None  # the exit code of `sagda serve`. None: the user stopped the run
+    sentence: str = ""  # the reason, unless the code is 0
 
 
 class ServerSupervisor:
     """Keeps the SuperLink, nginx and the ServerApp of a run alive.
 
-    Its constructor starts the ServerApp. Whoever started the other two stops them.
+    The constructor starts the ServerApp. The caller starts and stops the SuperLink and
+    nginx.
 
     Args:
-        link: the SuperLink.
-        proxy: nginx in front of it, if there is one.
+        link: the SuperLink, which is running.
+        proxy: nginx in front of the SuperLink, or None.
     """
 
     def __init__(self, link: SuperLinkProcess, proxy: Proxy | None):
         self.link, self.proxy = link, proxy
         self.folder = link.folder / SERVER
         self.audit = Audit(self.folder)
-        self.updated = 0.0  # when keys and audit log were updated last
-        self.started = link.run_app()  # when the ServerApp was, by the monotonic clock
-        self.starts = 1  # of the ServerApp since the last new round
+        self.updated = 0.0  # time of the last update of the keys and the audit log
+        self.started = link.run_app()  # time of the ServerApp's last start
+        self.starts = 1  # starts of the ServerApp since the last new round
 
     def check(self) -> FederationStatus | None:
-        """The run's status, after a restart of what has died."""
+        """Restart the processes that have ended. Return the run's status."""
         status = read_status(self.folder)
         if status is None:
             # The ServerApp's process has not written its status yet.
@@ -186,7 +197,7 @@ class ServerSupervisor:
             app_lives = lives(status.pid)
         link_died = self.link.process.code is not None
         if link_died or not app_lives:
-            # A ServerApp without its SuperLink cannot reach anyone. It must be gone
+            # A ServerApp without its SuperLink cannot reach any site. It must end
             # before the next one starts, because it locks the folder.
             if status is not None and app_lives:
                 os.kill(status.pid, signal.SIGKILL)
@@ -204,16 +215,16 @@ class ServerSupervisor:
                     for refusal in self.proxy.refusals():
                         self.audit.write("refused", **refusal._asdict(), at="proxy")
             except BadValue as trouble:
-                # It is tried again later: a run must not end for a key that Flower
-                # did not take, or for a moment without nginx.
+                # The update is repeated later. A run must not end because Flower
+                # refused a key, or because nginx was unavailable for a moment.
                 self.audit.write("trouble", text=str(trouble))
                 self.updated += TROUBLE
         return status
 
     def watch(self, show: Show, stop: Callable[[], bool]) -> RunEnd:
-        """Check four times a second until the run ends, or until `stop` is true.
+        """Call `check` four times a second until the run ends or `stop()` is true.
 
-        `show` is called with each status.
+        Returns how the run ended. `show` is called with each status.
         """
         last = -1
         while not stop():
@@ -222,7 +233,7 @@ class ServerSupervisor:
             if status is not None:
                 if status.code is not None:
                     return RunEnd(status.code, status.sentence)
-                # A committed round shows that the start was a good one.
+                # A committed round shows that the last start was successful.
                 if status.round > last:
                     last, self.starts = status.round, 1
             if self.starts > MAX_STARTS:
@@ -245,7 +256,7 @@ def serve(
     show: Show,
     stop: Callable[[], bool],
 ) -> RunEnd:
-    """Serve the run in `folder` to its end, or until `stop` is true.
+    """Serve the run in `folder` until it ends or `stop()` is true. Return how it ended.
 
     Args:
         folder: the run folder, with its configuration.
@@ -256,7 +267,7 @@ def serve(
             of the loopback interface. Needs keys.
         reset: set all control variates back to zero first.
         show: called with the run's status four times a second.
-        stop: asked as often whether to stop.
+        stop: called equally often; the server stops when it returns True.
     """
     home = durable.private(folder / SERVER)
     with durable.lock(folder):
@@ -274,7 +285,7 @@ def serve(
             if proxy is not None:
                 proxy.process.stop()
             link.process.stop()
-            # The ServerApp's process outlives its SuperLink, and locks the folder.
+            # The ServerApp can outlive its SuperLink, and would still lock the folder.
             status = read_status(home)
             if status is not None and lives(status.pid, "flwr-serverapp"):
                 os.kill(status.pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""`sagda join`: a SuperNode for one site, watched and restarted when it ends.
+"""`sagda join`: starts a SuperNode for one site, and restarts it when it ends.
 
-The SuperNode holds the connection to the server. It starts a process of `apps` for
-every letter, so nothing of the site's rows is read here after the first check.
+The SuperNode is Flower's process that connects to the server. It starts a process of
+`apps` for every letter. So this module reads the rows of the site only once, to report
+an unreadable file early. The counterpart at the server is `superlink`.
 """
 
 import json
@@ -18,23 +19,23 @@ from sagda.check import BadValue
 from sagda.federation.flower.processes import UNGUARDED, Process
 from sagda.federation.site.folder import FAREWELL, LEAVING, SiteFolder
 
-PATIENCE = 90.0  # seconds without a server, after which a site gives up
+PATIENCE = 90.0  # seconds without a server before a site gives up
 PROBE = 5.0  # seconds between probes of the server while a node runs
-# The SuperLink refuses a killed node's key for about a minute, until its heartbeats
-# are missed. So a node is not restarted more often than this.
+# After a node was killed, the SuperLink refuses its key for about a minute, until it
+# notices the missing heartbeats. So a node is not restarted more often than this.
 RESTART = 5.0  # seconds
 LINGER = 5.0  # seconds for the node to send its last answer
 
 
 class Gone(Exception):
-    """The server could not be reached for longer than the site waits."""
+    """Raised when the server could not be reached for `patience` seconds."""
 
 
 class Farewell(NamedTuple):
-    """The server's last word to a site."""
+    """The server's last message to a site, with which the site's part in a run ends."""
 
-    run: str
-    round: int
+    run: str  # the name of the run
+    round: int  # the number of rounds that the server had committed
     reason: str  # "done", or "left" if the site wanted to leave
 
 
@@ -48,18 +49,20 @@ def join(
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Farewell | None:
-    """Take part until the server says farewell. None if `stop` said so before.
+    """Take part until the server ends the run, and return the server's farewell.
+
+    Return None if `stop` returned True first.
 
     Args:
         site: the site's name, rows and state folder.
         server: HOST:PORT.
         ca: the coordinator's certificate authority. None: no TLS.
         leave: ask the server to remove this site.
-        patience: seconds without a server, after which `Gone` is raised.
-        stop: asked twice a second whether to stop.
+        patience: seconds without a server before `Gone` is raised.
+        stop: called twice a second; the site stops when it returns True.
         say: called with a sentence for the user.
     """
-    # An unreadable file of rows is reported before a server hears of this site.
+    # Report an unreadable file of rows before the site connects to the server.
     site.introduction()
     farewell, leaving = site.state / FAREWELL, site.state / LEAVING
     farewell.unlink(missing_ok=True)
@@ -69,7 +72,7 @@ def join(
     host, port = network.address("--server", server)
     with durable.lock(site.state):
         node: Process | None = None
-        reached = time.monotonic()  # when the server was reached last
+        reached = time.monotonic()  # time of the last contact with the server
         probed = started = 0.0
         try:
             while not stop():
@@ -85,7 +88,7 @@ def join(
                     raise Gone(f"no server at {server} for {patience:g} seconds")
                 if node is not None and node.code is not None:
                     node.stop()
-                    if node.code == UNGUARDED:  # and would be, however often restarted
+                    if node.code == UNGUARDED:  # a restart would not help
                         raise BadValue(node.last_lines(1))
                     say(f"the node ended ({node.last_lines(1)}); restarting it")
                     node = None
@@ -100,7 +103,7 @@ def join(
 
 
 def start_node(site: SiteFolder, server: str, ca: Path | None) -> Process:
-    """A SuperNode behind sagda's guards."""
+    """Start a SuperNode with sagda's guards. Return its process."""
     command = [sys.executable, "-m", "sagda.federation.flower.node"]
     command += ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
     if site.key is not None:
@@ -110,10 +113,10 @@ def start_node(site: SiteFolder, server: str, ca: Path | None) -> Process:
 
 
 def node_options(site: SiteFolder, server: str) -> list[str]:
-    """A SuperNode's options for a site: its server, settings, and a local address."""
-    # A file, since Flower's own syntax for the command line knows no escaped quotes.
+    """Return the options of a SuperNode: the server, site settings, a local address."""
+    # The settings are in a file, because Flower's command line cannot escape quotes.
     settings = durable.private(site.state / "flower") / "node.toml"
     durable.write(settings, tomli_w.dumps(site.settings))
-    # Flower's processes for single messages reach their node at the local address.
+    # Flower's processes for single messages connect to the node at this address.
     local = ["--host", "127.0.0.1", "--port", str(network.free_port())]
     return ["--superlink", server, "--node-config", str(settings.resolve()), *local]

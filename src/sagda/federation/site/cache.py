@@ -1,7 +1,9 @@
-"""A site's durable state: one file per run, replaced as a whole (R12).
+"""A site's durable state: one file per run, which is always replaced as a whole.
 
-A missing or damaged file is not an error: the site then answers with a mismatch, and
-the server sends the memory from its table (R7).
+A site writes the file before it answers (rule R12 in `sagda.federation.protocol`). A
+missing or damaged file is not an error. The site then answers with a mismatch, and the
+server sends the site's memory from its table (rule R7). The content of the state is
+`Cache` in `sagda.federation.protocol.client`.
 """
 
 import hashlib
@@ -19,26 +21,26 @@ from sagda.federation.protocol.letters import adapter
 from sagda.federation.protocol.wire import Parcel, Part
 from sagda.federation.site.site import CarriedValue
 
-DIGEST = 32  # bytes of sha256 that the file begins with
-HEADER = 8  # bytes with the length of a safetensors header
+DIGEST = 32  # bytes of the sha256 digest with which the file begins
+HEADER = 8  # bytes for the length of the safetensors header
 
 
 class SiteCacheFile:
-    """The file in a site's folder that holds its `Cache` of one run."""
+    """The file in a site's folder with the site's `Cache` for one run."""
 
     def __init__(self, folder: Path, run: str, specs: Specs):
-        # The run's name comes from the server, and becomes part of a path.
+        # The name of the run comes from the server and becomes part of a path.
         if not (run.isalnum() and len(run) <= 64):
             raise BadValue(
-                "a run's name must be 1 to 64 letters and digits, got another from the "
-                "server; check which server this site joined."
+                "the name of a run must be 1 to 64 letters and digits, got other "
+                "characters from the server; check which server this site joined."
             )
         self.path, self.specs = folder / f"run-{run}.bin", specs
 
     def save(self, cache: Cache) -> None:
-        """R12: make a cache durable; returns only when it is."""
+        """Write `cache` to the file. Returns only when it is durable (rule R12)."""
         durable.private(self.path.parent)
-        # The JSON text holds the cache without arrays, of which it says which exist.
+        # The JSON text is the cache without its arrays. It says if there is a memory.
         arrays: dict[str, np.ndarray] = {}
         text, memory = (
             cache._replace(memory=cache.memory is not None),
@@ -49,7 +51,7 @@ class SiteCacheFile:
         if cache.pending is not None:
             pending = cache.pending
             arrays |= memory.named(pending.memory, "pending")
-            # The reply is stored whole, to be sent again bit for bit (R9).
+            # The whole reply is stored, so that it can be repeated exactly (rule R9).
             for name, part in pending.reply.payload.items():
                 array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
                 arrays[f"reply/{name}"] = array
@@ -63,7 +65,7 @@ class SiteCacheFile:
         durable.write(self.path, hashlib.sha256(content).digest() + content)
 
     def load(self) -> Cache:
-        """The cache; an empty one if the file is missing or damaged."""
+        """Read the cache. Returns an empty one if the file is missing or damaged."""
         try:
             content = durable.read(self.path)
         except FileNotFoundError:
@@ -90,7 +92,7 @@ class SiteCacheFile:
 
 
 def parts_of(arrays: dict[str, np.ndarray], prefix: str) -> Parcel:
-    """The arrays whose names begin with `prefix`, as the parts of a parcel."""
+    """Return the arrays whose names begin with `prefix`, as a parcel without prefix."""
     return {
         name.removeprefix(prefix): Part(
             array.dtype.newbyteorder("<").str, array.shape, array.tobytes()

@@ -1,8 +1,7 @@
-"""A site as its folder describes it: settings, state, and the answer to any letter.
+"""`SiteFolder`: a site's settings and state in a folder, and its answer to any letter.
 
-Each letter may be answered by a new process, so everything that must last is in files
-of this folder. Rows are read in `site.rows`, the protocol's state is in `site.cache`,
-and rounds are computed in `site.site`.
+A new process may answer each letter, so all state is in files of this folder. `rows`
+reads the data, `cache` stores the state of the protocol, and `site` computes rounds.
 """
 
 import json
@@ -41,25 +40,25 @@ from sagda.scoring.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
 SITE = "site.json"  # the settings
-FEWEST = 10  # rows of a site that sends moments: fewer could be told from them
+FEWEST = 10  # rows of a site that sends moments. Moments of fewer reveal single rows
 
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """One site: its settings, and the folder with its state."""
+    """One site: its settings, and the folder that holds its state."""
 
     name: str
-    data: str  # the file with its rows
+    data: str  # the file with the site's rows
     state: Path  # the folder
-    label: str = "label"
-    positive: str | None = None
-    key: str | None = None  # the file of its private key; None: nothing is signed
-    least: int = 2  # this site refuses rounds that need fewer answers
-    model: str | None = None  # FILE.py:FUNCTION that the server may name
+    label: str = "label"  # the column with the labels
+    positive: str | None = None  # the label of the positive class
+    key: str | None = None  # the file of the private key. None: answers are not signed
+    least: int = 2  # the site refuses a round whose `min_clients` is smaller
+    model: str | None = None  # FILE.py:FUNCTION, the only custom model it may run
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "SiteFolder":
-        """A site from the configuration of its node: `data`, and more where needed."""
+        """Make a site from the configuration of its node. Only `data` is required."""
         data = values.get("data")
         if not isinstance(data, str):
             raise BadValue(
@@ -78,45 +77,49 @@ class SiteFolder:
 
     @classmethod
     def in_folder(cls, state: Path) -> "SiteFolder":
-        """The site whose folder this is."""
+        """Read the settings of the site whose folder is `state`."""
         try:
             values = json.loads((state / SITE).read_text(encoding="utf-8"))
             return cls.of(values | {"state": str(state)})
         except (OSError, ValueError, TypeError):
             raise BadValue(
-                f"{state} is not a site's folder: no {SITE}; `sagda join` makes one."
+                f"{state} is not a site's folder: it must contain a valid {SITE}; "
+                "`sagda join` makes one."
             ) from None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values that `of` takes, as plain text and numbers."""
+        """The settings as text and numbers, in the form that `of` reads."""
         values = asdict(self) | {"state": str(self.state)}
         return {key: value for key, value in values.items() if value is not None}
 
     @property
     def signer(self) -> Signer | None:
-        """The site's private key, if it has one."""
+        """The site's private key, or None if it has no key."""
         return None if self.key is None else Signer.read(Path(self.key))
 
     def rows(self, scaling: Scaling | None = None) -> Federation:
-        """This site's rows, with scaled features if `scaling` is given."""
+        """Return the site's rows, with scaled features if `scaling` is given."""
         return site_rows(self.state, self.data, self.label, self.positive, scaling)
 
     def answer(self, letter: Letter) -> Letter:
-        """The answer to any letter of the server."""
+        """Return the site's answer to a letter of any kind.
+
+        Raises `Refused` if the settings of the site forbid an answer.
+        """
         note = letter.note
         if isinstance(note, Introduce):
             return Letter(self.introduction(note.moments))
         terms = Terms.read(letter.terms)
         model = terms.config.model
-        # A plan runs the model's code: only what this site's settings name may run.
+        # Making a plan runs the code of the model, so the settings must allow it.
         if is_own(model) and (self.model is None or allow(self.model) != model):
-            raise Refused("site", f"the model {model} is not allowed: see --model.")
+            raise Refused("site", f"the model {model} must be allowed with --model.")
         plan, specs = agreed(letter.terms, note.run)
         if note.config != plan.config:
-            raise Refused("site", "the terms must be those of the configuration.")
+            raise Refused("site", "the terms must match the letter's configuration.")
         if isinstance(note, Instruction) and note.min_clients < self.least:
-            raise Refused("alone", f"fewer than {self.least} sites answer together.")
+            raise Refused("alone", f"`min_clients` must be at least {self.least}.")
         if isinstance(note, Bye):
             self.farewell(note, specs, terms)
             return Letter(Thanks(note.run, note.config))
@@ -130,12 +133,13 @@ class SiteFolder:
             specs=specs,
         )
         reply = site.handle(letter)
-        return reply or Letter(Fault("ignored", "a newer letter was answered before."))
+        return reply or Letter(Fault("ignored", "this site answered a newer letter."))
 
     def introduction(self, moments: bool = False) -> Introduction:
-        """The site's name and counts, and the moments of its features if wanted.
+        """Return the site's name and counts of rows.
 
-        Also writes the settings into the folder, which is then complete.
+        The result includes the moments of the features if `moments` is true. The method
+        also writes the settings into the folder, so that `in_folder` can read them.
         """
         rows = self.rows().data
         durable.private(self.state)
@@ -151,14 +155,14 @@ class SiteFolder:
         if not moments or introduction.leaving:
             return introduction
         if count < FEWEST:
-            raise Refused("site", f"moments need at least {FEWEST} rows.")
+            raise Refused("site", f"moments need a site with at least {FEWEST} rows.")
         _, mean, squares = FeatureMoments.of(rows.features)
         return introduction._replace(
             mean=tuple(mean.tolist()), squares=tuple(squares.tolist())
         )
 
     def farewell(self, note: Bye, specs: Specs, terms: Terms) -> None:
-        """Write the model, its recipe for scoring, and how the run ended."""
+        """Store the model, the recipe for scoring with it, and how the run ended."""
         from sagda.simulator.run import named
 
         z = specs.point.unpack(note.model)
@@ -169,12 +173,12 @@ class SiteFolder:
         recipe = terms.recipe(self.label, positive, note.calibration, encoding)
         durable.write(self.state / RECIPE, durable.as_json(recipe))
         ending = {"run": note.run, "round": note.round, "reason": note.reason}
-        # Last: `sagda join` ends when this file appears.
+        # This file is the last one, because `sagda join` ends when it appears.
         durable.write(self.state / FAREWELL, json.dumps(ending) + "\n")
 
 
 @cache
 def agreed(terms: str, run: str) -> tuple[Plan, Specs]:
-    """Plan and specifications of a run, from the terms in its letters."""
+    """Return the plan and the specifications of a run, from the terms in a letter."""
     plan = Terms.read(terms).plan(run)
     return plan, Specs.of(plan)

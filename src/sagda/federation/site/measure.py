@@ -1,8 +1,11 @@
-"""The site's half of an evaluation: means over its own rows, and counts by score.
+"""The site's part of an evaluation: means over its rows, and counts of rows by score.
 
-Everything is computed in double precision. Near a solution the gradients of sites
-almost cancel, so their mean is small compared with each of them. The server's half is
-in `server.evaluation`, and what both share in `federation.questions`.
+The server sends a question and a point z = (x, y). `measured` computes the answer. Here
+f_i is the mean loss over the rows of this site.
+
+All numbers are computed in double precision. Near a solution the gradients of the sites
+almost cancel, so their mean is much smaller than each of them. The questions are
+explained in `federation.questions`. The server's part is in `server.evaluation`.
 """
 
 from collections.abc import Callable
@@ -24,7 +27,7 @@ from sagda.simulator.setup import Ops, numbers, on_device
 
 
 def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
-    """The answer to a question at z, as parts by name."""
+    """Return the answer to `question` at the point z, as named arrays."""
     if plan.problem.uses_torch:
         from sagda.simulator.torch.objective import torch_sums
 
@@ -44,18 +47,22 @@ def measured(plan: Plan, rows: Federation, z: Point, question: str) -> Parcel:
 
 @cache
 def program(question: str) -> Callable:
-    """The compiled answer to a question."""
+    """Return the compiled function that answers `question`."""
     return jax.jit(partial(ASKED[question], ops=Ops(jnp.stack, jax.value_and_grad)))
 
 
 def at_point(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """f_i and its gradient at z: the question "point"."""
+    """Compute f_i and its gradient at z = (x, y). Answers the question "point"."""
     f, grad = ops.value_and_grad(lambda z: mean_loss(problem, z, rows, weight))(z)
     return {"f": f, "grad": grad}
 
 
 def along_y(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """f_i at the three `NODES`, its gradient in x at the last two: "quadratic"."""
+    """Compute f_i at all values `NODES` of y. Answers the question "quadratic".
+
+    The result also has the gradient in x at the last two values. That is enough,
+    because f_i is quadratic in y and its gradient in x is linear in y.
+    """
     f = lambda x, y: mean_loss(problem, Point(x, y), rows, weight)
     both = lambda y: ops.value_and_grad(f)(z.x, zeros_like(z.y) + y)
     values, slopes = zip(*map(both, NODES), strict=True)
@@ -64,7 +71,10 @@ def along_y(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any
 
 
 def with_sums(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """f_i, its gradient, and the sums from which the server computes y*: "sums"."""
+    """Compute f_i, its gradient, and sums over rows. Answers the question "sums".
+
+    From the sums of all sites the server computes y*, the maximiser of f over y.
+    """
     sums = problem.inner_sums(z.x, rows, weight)
     return at_point(problem, z, rows, weight, ops) | {"sums": sums}
 
@@ -73,11 +83,11 @@ ASKED = {"point": at_point, "quadratic": along_y, "sums": with_sums}
 
 
 def counted(score: np.ndarray, label: np.ndarray, bits: int = BITS) -> Parcel:
-    """How many rows of either class have each score, rounded to `bits` bits.
+    """Count the rows of each class by score, with scores rounded to `bits` bits.
 
-    A score becomes an integer that has the same order, so that the server can merge the
-    counts of several sites. For negative floats the order of the bit patterns is the
-    reverse, which the subtraction corrects.
+    Each score becomes an integer, and the integers have the same order as the scores.
+    So the server can merge the counts of several sites. The bit patterns of negative
+    floats have the reverse order, which the subtraction corrects.
     """
     word = np.asarray(score, np.float32).view(np.int32)
     ordered = np.where(word < 0, np.int32(-(2**31)) - word, word)

@@ -1,7 +1,8 @@
-"""A site's part in a run: it answers instructions with the algorithm's own code.
+"""`Site`: a site's part in one run, computed with the code of the algorithm.
 
-`Site` needs rows and a cache, wherever they come from: `site.folder` reads both from
-disk. The rows never leave it; only what a phase replies does.
+A `Site` is given its rows and its cache: `site.folder` reads both from disk. The rows
+never leave the site. Only the replies to phases and the answers to evaluations do.
+Whether an instruction is valid is decided in `protocol.client`.
 """
 
 from collections.abc import Callable
@@ -25,24 +26,24 @@ from sagda.simulator.setup import Setup
 
 
 class CarriedValue(NamedTuple):
-    """What a site carries from one phase to the next, within one attempt at a round."""
+    """A value that a site carries to the next phase, within one attempt at a round."""
 
-    incarnation: int
+    incarnation: int  # the number of the server's start
     round: int
     phase: str
     value: Any
 
 
 class Site:
-    """A site of one run.
+    """One site in one run: answers instructions and evaluations.
 
     Args:
-        plan: the settled run.
-        rows: a federation of one client: this site's rows.
-        cache: its durable state.
-        save: makes a cache durable.
+        plan: the algorithm, the problem and the options of the run.
+        rows: this site's rows, as a federation of one client.
+        cache: this site's durable state, as it was last saved.
+        save: writes a new cache to disk.
         nonce: returns a fresh random number.
-        specs: the plan's, if they are known already.
+        specs: the specifications of the arrays in letters. None: derived from `plan`.
     """
 
     def __init__(
@@ -56,19 +57,20 @@ class Site:
     ):
         plan.check()
         self.plan, self.rows, self.specs = plan, rows, specs or Specs.of(plan)
-        # Phases that begin with the site's memory, not with a carried value.
+        # Names of the phases that begin with the site's memory, not a carried value.
         first, *others = plan.algorithm.phases
         resampled = [phase for phase in others if phase.resample]
         self.fresh = {p.name for p in (*plan.algorithm.opening, first, *resampled)}
-        self.number = 0  # the member's, as the letter in hand gives it
+        self.number = 0  # this member's number, from the newest letter
         self.protocol = ClientProtocol(cache, save, self.compute, nonce)
 
     def handle(self, letter: Letter) -> Letter | None:
-        """The answer to an instruction or a question; None if it must be ignored."""
+        """Return the answer to an instruction or evaluation, or None for no answer."""
         note = letter.note
         if note.config != self.plan.config or note.run != self.plan.run:
             raise BadValue(
-                "a letter must be of this site's run and configuration, got another."
+                "a letter must have the run and the configuration of this site, got "
+                "another; check which server this site joined."
             )
         self.number = letter.number
         if isinstance(note, Evaluate):
@@ -91,24 +93,25 @@ class Site:
     def compute(
         self, instruction: Instruction, memory: Any, carried: CarriedValue | None
     ) -> tuple[Parcel, Any, CarriedValue]:
-        """The payload of the reply, the new memory, and what is carried on."""
+        """Compute a phase. Return the reply's arrays, new memory and carried value."""
         phase = phase_of(self.plan.algorithm, instruction.phase)
         round = instruction.round
         incarnation = instruction.ticket.incarnation
         memory = self.plan.initial_memory() if memory is None else memory
         if phase.name in self.fresh:
             value = memory
-        # A restarted server repeats the round, so a value of its last life is void.
+        # A restarted server repeats the round, so values from before are not valid.
         elif carried is not None and carried[:2] == (incarnation, round):
             value = carried.value
         else:
             raise BadValue(
-                f"phase {phase.name!r} needs the phase before it, in the same attempt."
+                f"phase {phase.name!r} needs the value of the phase before it, from "
+                "the same attempt at the round."
             )
         plan = self.plan
         with jax.enable_x64(plan.float64):
-            # Randomness follows from seed, round, phase and member, never from the
-            # ticket: a repeated round draws the same rows.
+            # The key depends on seed, round, phase and member, but not on the ticket.
+            # So a repeated round draws the same rows.
             key = key_of(root_key(plan.seed), round, phase.name, self.number)
             reply, value, new = self.work(phase, key, instruction, value, memory)
         parcel = self.specs.up[phase.name].pack(reply)
@@ -120,7 +123,7 @@ class Site:
     def work(
         self, phase: Phase, key: Key, instruction: Instruction, value: Any, memory: Any
     ) -> tuple[Any, Any, Any]:
-        """The phase on this site's rows: reply, carried value and renewed memory."""
+        """Run `phase` on the rows. Return the reply, carried value and new memory."""
         plan, message = self.plan, instruction.message
         if plan.problem.uses_torch:
             from sagda.simulator.torch.objective import TorchRows, client_part
@@ -138,10 +141,10 @@ class Site:
 
 @cache
 def program(name: str) -> Callable:
-    """The compiled work of a phase.
+    """Return the compiled work of the phase with this name.
 
-    Rates are arguments, so the phase is built inside and one program serves all rates.
-    The key comes from outside: for a single client XLA compiles its hashing slowly.
+    The step sizes are arguments of the program, so one program serves all step sizes.
+    The random key is an argument too: XLA would compile its computation slowly.
     """
 
     def work(setup, method, turn, message, value, memory):

@@ -5,7 +5,8 @@ server.crt, server.key    the server's certificate, which the authority signed
 sites/NAME.pub            public keys of the sites that may take part
 old/                      files that were replaced or removed
 
-Sites make their own keys, and the formats of those are in `trust.site_keys`.
+Private keys of sites never come here: each site makes its own key. For the format of
+these keys, see `trust.site_keys`.
 """
 
 import datetime
@@ -29,14 +30,14 @@ from sagda.federation.trust.site_keys import (
     read_secret,
 )
 
-ALWAYS = ("localhost", "127.0.0.1", "::1")  # how the server reaches itself
+ALWAYS = ("localhost", "127.0.0.1", "::1")  # in every server certificate
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-SKEW = datetime.timedelta(minutes=10)  # allowed between the clocks of two machines
+SKEW = datetime.timedelta(minutes=10)  # allowed between two machines' clocks
 CA_DAYS = 3650
 
 
 class Keys:
-    """A coordinator's folder of keys: makes, renews, admits and removes them."""
+    """The coordinator's keys, in a folder. Makes, renews, admits and removes keys."""
 
     def __init__(self, folder: Path):
         self.folder, self.sites = folder, folder / "sites"
@@ -44,7 +45,11 @@ class Keys:
         self.certificate, self.key = folder / "server.crt", folder / "server.key"
 
     def check(self) -> "Keys":
-        """Raise if a file is missing, readable by others, or has expired."""
+        """Return these keys. Raises `BadValue` if a server could not use them.
+
+        The files must exist. The private key must be readable by its owner only, the
+        certificate must be valid, and at least one site must be admitted.
+        """
         for path in (self.ca, self.certificate, self.key):
             if not path.is_file():
                 raise BadValue(
@@ -55,25 +60,25 @@ class Keys:
         days = (self.expires - datetime.datetime.now(datetime.UTC)).days
         if days < 0:
             raise BadValue(
-                f"{self.certificate} expired on {self.expires:%Y-%m-%d}; "
-                "`sagda keys renew` makes a new one."
+                f"{self.certificate} expired on {self.expires:%Y-%m-%d}; make a new "
+                "one with `sagda keys renew`."
             )
         if not Register(self.sites).now():
             raise BadValue(
-                f"{self.sites} holds no site's key, so nobody could join; "
-                "`sagda keys admit NAME.pub` adds one."
+                f"{self.sites} must hold the public key of at least one site; add one "
+                "with `sagda keys admit NAME.pub`."
             )
         return self
 
     @property
     def expires(self) -> datetime.datetime:
-        """The end of the server certificate."""
+        """The time at which the server certificate expires."""
         return read_certificate(self.certificate).not_valid_after_utc
 
     # Making.
 
     def init(self, hosts: list[str], days: int) -> None:
-        """Make a new authority, and a certificate for a server with these names."""
+        """Make a new authority, and a certificate for the server names `hosts`."""
         durable.private(self.folder)
         durable.private(self.sites)
         remedy = "choose another folder with --keys, or see `sagda keys renew`"
@@ -91,11 +96,11 @@ class Keys:
         self.issue(hosts, days)
 
     def signer(self) -> ec.EllipticCurvePrivateKey:
-        """The authority's private key. Its owner may have moved it to a safe place."""
+        """Read the authority's private key. Its owner may have moved it elsewhere."""
         return read_secret(self.ca_key, serialization.load_pem_private_key, "init")
 
     def issue(self, hosts: list[str], days: int) -> None:
-        """Make a server certificate, signed by this authority."""
+        """Make a server key and a certificate for `hosts`, signed by the authority."""
         signer, authority = self.signer(), read_certificate(self.ca)
         key = ec.generate_private_key(ec.SECP384R1())
         wanted = list(dict.fromkeys([*hosts, *ALWAYS]))
@@ -115,18 +120,19 @@ class Keys:
         durable.create(self.certificate, certificate.public_bytes(PEM), 0o644)
 
     def renew(self, hosts: list[str] | None, days: int) -> None:
-        """Replace the server certificate, with the same names if `hosts` is None."""
+        """Replace the server certificate. If `hosts` is None, it has the same names."""
         wanted = self.hosts if hosts is None else hosts
+        # Both checks raise before any file is moved.
         for host in wanted:
             alternative(host)
-        self.signer()  # raises before any file is moved
+        self.signer()
         self.put_away(self.certificate)
         self.put_away(self.key)
         self.issue(wanted, days)
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the server in its certificate."""
+        """The server names in the certificate, without those of `ALWAYS`."""
         extensions = read_certificate(self.certificate).extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [str(name.value) for name in names if str(name.value) not in ALWAYS]
@@ -134,7 +140,10 @@ class Keys:
     # Sites.
 
     def admit(self, path: Path, replace: bool) -> Entry:
-        """Register a public key. With `replace`, the site's former key goes to old/."""
+        """Admit a site by its public key, and return its entry.
+
+        With `replace`, a different key of the same site is moved to old/.
+        """
         entry = Entry.read(path)
         if entry.expired:
             raise BadValue(
@@ -147,15 +156,16 @@ class Keys:
             return entry
         if taken not in (None, entry.name):
             raise BadValue(
-                f"{path} is the key of {taken} already; each site needs its own key."
+                f"{path} is already the key of {taken}; each site needs its own key."
             )
         if target.exists():
             if not replace:
                 raise BadValue(
                     f"{target} holds another key of {entry.name}; give --replace if "
-                    "the site has a new one."
+                    "the site has a new key."
                 )
-            # A link first: a running server removes a site as soon as it has no key.
+            # First link the old file, then overwrite it: a running server would remove
+            # a site whose key is missing even for a moment.
             self.old_name(target).hardlink_to(target)
         durable.write(target, entry.line)
         return entry
@@ -168,11 +178,11 @@ class Keys:
         self.put_away(target)
 
     def put_away(self, path: Path) -> None:
-        """Move a file to old/."""
+        """Move a file of this folder to old/."""
         path.rename(self.old_name(path))
 
     def old_name(self, path: Path) -> Path:
-        """A free path in old/ for a file of this name."""
+        """Return an unused path in old/ for a file with the name of `path`."""
         old = durable.private(self.folder / "old")
         number = 1
         while (old / f"{path.name}.{number}").exists():
@@ -184,14 +194,14 @@ class Keys:
 
 
 def named(name: str) -> x509.Name:
-    """A distinguished name with this common name, which has up to 64 characters."""
+    """Return a distinguished name with the common name `name`, cut at 64 characters."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def unsigned(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    """A certificate that is still to be completed and signed."""
+    """Begin a certificate, which the caller completes with extensions and signs."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -206,7 +216,7 @@ def unsigned(
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
-    """What a key may do: sign certificates, or prove who the server is."""
+    """Return what a key may do: sign certificates, or prove the server's identity."""
     others = ("content_commitment", "key_encipherment", "data_encipherment")
     others += ("key_agreement", "encipher_only", "decipher_only")
     return x509.KeyUsage(
@@ -218,7 +228,7 @@ def usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def alternative(host: str) -> x509.GeneralName:
-    """A server's name or address, as a certificate has it."""
+    """Convert a server's name or address to the form that certificates use."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -235,10 +245,11 @@ def alternative(host: str) -> x509.GeneralName:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate in PEM form."""
+    """Read a certificate in PEM format."""
     try:
         return x509.load_pem_x509_certificate(durable.read(path))
     except ValueError:
         raise BadValue(
-            f"{path} must be a certificate in PEM form; `sagda keys init` makes one."
+            f"{path} must be a certificate in PEM format; make one with `sagda keys "
+            "init`."
         ) from None

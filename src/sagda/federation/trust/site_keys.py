@@ -1,8 +1,9 @@
 """Keys of sites, the coordinator's register of them, and the seals on answers.
 
-A site's key is an elliptic-curve key in OpenSSH's format, which Flower also takes. The
-comment of the public key holds the site's name and the day on which it expires. The
-server's certificate is in `trust.authority`.
+A site's key is an elliptic-curve key in the format of OpenSSH, which Flower also reads.
+The comment of the public key holds the site's name and the last day on which the key is
+valid. A *seal* is a site's signature on an answer. For the certificate of the server,
+see `trust.authority`.
 """
 
 import base64
@@ -25,17 +26,17 @@ from sagda.federation.protocol.wire import Refused
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PUBLIC, PRIVATE = ".pub", ".key"
 HASH = ec.ECDSA(hashes.SHA384())
-# Every signed text begins with this: a signature made for Flower is not a seal.
+# All signed bytes begin with this, so a signature made for Flower is not a valid seal.
 PURPOSE = b"sagda answer 1\n"
 
 
 def today() -> datetime.date:
-    """The date in UTC."""
+    """Return today's date in UTC."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
 def check_name(name: str) -> str:
-    """The name, if a site may have it: it becomes part of file names."""
+    """Return `name` if it is valid for a site. It becomes part of file names."""
     if not NAME.fullmatch(name):
         raise BadValue(
             "a site's name must be 1 to 64 letters, digits, dots, dashes or "
@@ -45,7 +46,7 @@ def check_name(name: str) -> str:
 
 
 def check_unused(*paths: Path, remedy: str) -> None:
-    """Raise if one of the files exists."""
+    """Raise `BadValue` if one of the files exists."""
     for path in paths:
         if path.exists() or path.is_symlink():
             raise BadValue(f"{path} exists; keys are never overwritten: {remedy}.")
@@ -54,7 +55,7 @@ def check_unused(*paths: Path, remedy: str) -> None:
 def private_text(
     key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
 ) -> bytes:
-    """A private key as text. Its file must be readable by its owner only."""
+    """Return a private key as text, which is not encrypted."""
     plain = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, form, plain)
 
@@ -62,11 +63,11 @@ def private_text(
 def read_secret(
     path: Path, load: Callable[..., Any], maker: str
 ) -> ec.EllipticCurvePrivateKey:
-    """Read a private key, which must be readable by its owner only.
+    """Read a private key from a file that only its owner can read.
 
     Args:
-        path: its file.
-        load: reads the format: (bytes, password) -> key.
+        path: the file.
+        load: a function that reads the format of the file: (bytes, password) -> key.
         maker: the command of `sagda keys` that makes such a file.
     """
     durable.check_secret(path)
@@ -75,16 +76,16 @@ def read_secret(
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key
     raise BadValue(
-        f"{path} must hold an elliptic-curve private key; `sagda keys {maker}` makes "
-        "one."
+        f"{path} must hold an elliptic-curve private key; make one with `sagda keys "
+        f"{maker}`."
     )
 
 
 class Entry(NamedTuple):
-    """An entry of the register: a site's public key."""
+    """One entry of the register: the public key of a site."""
 
     name: str
-    expires: datetime.date
+    expires: datetime.date  # the last day on which the key is valid
     key: ec.EllipticCurvePublicKey
 
     @classmethod
@@ -99,24 +100,25 @@ class Entry(NamedTuple):
                 raise ValueError
         except FileNotFoundError:
             raise BadValue(
-                f"{path} does not exist; `sagda keys site` makes a key."
+                f"{path} does not exist; make a key with `sagda keys site`."
             ) from None
         except (ValueError, UnsupportedAlgorithm, OSError):
             raise BadValue(
-                f"{path} must hold one line: an elliptic-curve public key, the site's "
-                "name and the day on which it expires; `sagda keys site` makes it."
+                f"{path} must hold one line with an elliptic-curve public key, the "
+                "site's name and the day of expiry; make such a file with `sagda keys "
+                "site`."
             ) from None
         return cls(check_name(name), expires, key)
 
     @property
     def blob(self) -> bytes:
-        """The public key in OpenSSH's form, without a comment."""
+        """The public key in the format of OpenSSH, without a comment."""
         form = serialization.PublicFormat.OpenSSH
         return self.key.public_bytes(serialization.Encoding.OpenSSH, form)
 
     @property
     def line(self) -> str:
-        """The content of the public key's file."""
+        """The line that the file of the public key contains."""
         return f"{self.blob.decode()} {self.name} {self.expires.isoformat()}\n"
 
     @property
@@ -127,7 +129,7 @@ class Entry(NamedTuple):
 
     @property
     def header(self) -> str:
-        """The key as Flower's nodes send it in a header, by which nginx knows them."""
+        """The key as Flower's nodes send it in a request header, which nginx checks."""
         form = serialization.PublicFormat.SubjectPublicKeyInfo
         text = self.key.public_bytes(serialization.Encoding.PEM, form)
         return base64.b64encode(text).decode()
@@ -138,11 +140,14 @@ class Entry(NamedTuple):
         return today() > self.expires
 
 
-# A site's side.
+# For a site.
 
 
 def make_site(folder: Path, name: str, days: int) -> tuple[Path, Path]:
-    """Make a key for a site: its private and its public file. Replaces no file."""
+    """Make a key for a site. Return the paths of its private and its public file.
+
+    Raises `BadValue` if one of the two files exists.
+    """
     check_name(name)
     secret, public = folder / f"{name}{PRIVATE}", folder / f"{name}{PUBLIC}"
     check_unused(secret, public, remedy="move it first")
@@ -155,29 +160,29 @@ def make_site(folder: Path, name: str, days: int) -> tuple[Path, Path]:
 
 
 class Signer(NamedTuple):
-    """A site's private key."""
+    """The private key of a site, which seals its answers."""
 
     key: ec.EllipticCurvePrivateKey
     fingerprint: str
 
     @classmethod
     def read(cls, path: Path) -> "Signer":
-        """Read a site's private key."""
+        """Read the private key of a site from a file."""
         key = read_secret(path, serialization.load_ssh_private_key, "site")
-        # Only the fingerprint matters here, so name and day may be any.
+        # The fingerprint does not depend on the name and the day.
         return cls(key, Entry("any", today(), key.public_key()).fingerprint)
 
     def seal(self, mark: bytes) -> str:
-        """The seal over `mark`, the digest of an answer and of its question."""
+        """Sign `mark`, the digest of an answer and its question. Return the seal."""
         signature = self.key.sign(PURPOSE + mark, HASH)
         return f"{self.fingerprint} {base64.b64encode(signature).decode()}"
 
 
-# The coordinator's side.
+# For the coordinator.
 
 
 class Register:
-    """The public keys of admitted sites: a folder with one file for each."""
+    """The public keys of the admitted sites: a folder with one file per site."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -185,10 +190,10 @@ class Register:
         self.entries: dict[str, Entry] = {}
 
     def now(self) -> dict[str, Entry]:
-        """The entries by name; changed files are read again.
+        """Return the entries by site name. Reads the files again if they have changed.
 
-        A file that holds no site's key is ignored. If the folder is missing, the
-        entries stay: an error with files must not remove every site from the run.
+        A file without a valid key is ignored. If the folder is missing, the last
+        entries are returned: an error with files must not remove all sites from a run.
         """
         if not self.folder.is_dir():
             return self.entries
@@ -208,7 +213,10 @@ class Register:
         return self.entries
 
     def who(self, seal: str, mark: bytes) -> str:
-        """The site that made a seal over `mark`; raises `Refused` if there is none."""
+        """Return the site that made `seal` over `mark`.
+
+        Raises `Refused` if no admitted site made it, or if the key has expired.
+        """
         fingerprint, _, signature = seal.partition(" ")
         if not fingerprint or not signature:
             raise Refused("unsigned", "an answer must be signed.")
@@ -223,6 +231,6 @@ class Register:
             entry.key.verify(raw, PURPOSE + mark, HASH)
         except (InvalidSignature, ValueError):
             raise Refused(
-                "signature", f"an answer of {entry.name} has a false signature."
+                "signature", f"an answer of {entry.name} has an invalid signature."
             ) from None
         return entry.name
