@@ -1,7 +1,8 @@
-"""The site's protocol machine: which instructions it obeys, which memory it keeps.
+"""The site's protocol machine: which instructions it answers, and from which v_i.
 
-It implements R9 to R12 (see `sagda.federation.protocol`). It is not a site: files, rows
-and algorithms are in `federation.site`, which drives this machine.
+It implements the rules R9 to R12 of `sagda.federation.protocol`, which explains the
+words used here. It reads no files and no rows, and runs no algorithm: `federation.site`
+does that, and calls this machine.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,10 @@ from sagda.federation.protocol.messages import (
 
 
 class PendingMemory(NamedTuple):
-    """A memory that was computed, but that the server may never have accepted."""
+    """A value of v_i that the site computed, with the reply that contains it.
+
+    The site does not know if the server accepted it.
+    """
 
     version: Version
     memory: Any
@@ -25,23 +29,23 @@ class PendingMemory(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """A client's durable state, replaced as a whole or not at all."""
+    """The durable state of a site in one run. It is replaced as a whole."""
 
     committed: Version | None = None
-    memory: Any = None  # the value of `committed`; None: the first value
+    memory: Any = None  # v_i of the committed version; None: the first value
     pending: PendingMemory | None = None
-    high: Ticket | None = None  # the largest ticket that was acted on
-    carried: Any = None  # passes from one phase of a round to the next
+    high: Ticket | None = None  # the largest ticket that the site acted on
+    carried: Any = None  # passed from one phase of a round to the next
 
 
 class ClientProtocol:
-    """Acts on each instruction at most once, and promotes only accepted memories.
+    """Acts on each instruction at most once, and commits only accepted values of v_i.
 
     Args:
-        cache: the durable state.
-        save: makes a cache durable; returns only when it is.
+        cache: the durable state at the start.
+        save: makes a cache durable. It returns only when the cache is durable.
         compute: (instruction, memory, carried) -> (payload, new memory, carried).
-        nonce: returns a fresh random number of 128 bits.
+        nonce: returns a new random number of 128 bits.
     """
 
     def __init__(
@@ -55,16 +59,16 @@ class ClientProtocol:
         self.save, self.compute, self.nonce = save, compute, nonce
 
     def handle(self, instruction: Instruction) -> Reply | Mismatch | None:
-        """The answer to an instruction; None if it must not be acted on."""
+        """Return the answer to `instruction`, or None if it must be ignored."""
         if self.is_old(instruction):
             pending = self.cache.pending
             if pending is not None and pending.version.ticket == instruction.ticket:
-                return pending.reply  # R9: the stored bits, never a second computation
+                return pending.reply  # R9: the stored reply, never a second computation
             return None
-        # Which memory does the server believe this site has?
+        # Begin from the version of v_i that the server names.
         cache = self.reconciled(instruction)
         if cache is None:
-            # The ticket is used up, so that the refresh must come under a larger one.
+            # The ticket counts as used: the server sends v_i under a larger one.
             self.persist(self.cache._replace(high=instruction.ticket))
             return Mismatch(
                 run=instruction.run,
@@ -84,8 +88,8 @@ class ClientProtocol:
             payload=payload,
             epoch=instruction.epoch,
         )
-        # The new memory stays pending: only a later instruction tells whether the
-        # server accepted it (R11). After a crash here the site repeats this reply (R9).
+        # The new v_i is pending until a later instruction tells if the server accepted
+        # it (R11). After a crash at this line, the site repeats this reply (R9).
         pending = PendingMemory(version, memory, reply)
         self.persist(
             cache._replace(pending=pending, high=instruction.ticket, carried=carried)
@@ -93,31 +97,32 @@ class ClientProtocol:
         return reply
 
     def is_old(self, instruction: Instruction) -> bool:
-        """R9: whether the ticket is not larger than every ticket before."""
+        """Return whether the site has acted on this ticket or a later one (rule R9)."""
         return self.cache.high is not None and instruction.ticket <= self.cache.high
 
     def reconciled(self, instruction: Instruction) -> Cache | None:
-        """The cache after the server's record; None if they do not match.
+        """Return the cache with the version that the server names as the committed one.
 
-        Only this method changes the committed memory.
+        Returns None if the cache does not have this version. Only this method changes
+        the committed value (rules R7, R10 and R11).
         """
         cache, accepted = self.cache, instruction.accepted
-        if instruction.memory is not None:  # R7: the server sent the memory itself
+        if instruction.memory is not None:  # R7: the server sent v_i itself
             return cache._replace(
                 committed=accepted, memory=instruction.memory, pending=None
             )
         pending = cache.pending
-        if pending is not None and accepted == pending.version:  # R11: it was accepted
+        if pending is not None and accepted == pending.version:  # R11: accepted
             return cache._replace(
                 committed=pending.version, memory=pending.memory, pending=None
             )
-        if accepted is None:  # R10: nothing was accepted, or all was reset
+        if accepted is None:  # R10: nothing was accepted, or all v_i were reset
             return cache._replace(committed=None, memory=None, pending=None)
-        if accepted == cache.committed:  # R11: the pending one was not accepted
+        if accepted == cache.committed:  # R11: the pending version was not accepted
             return cache._replace(pending=None)
         return None
 
     def persist(self, cache: Cache) -> None:
-        """R12: durable before anything is answered."""
+        """Make `cache` durable, before the site answers (rule R12)."""
         self.save(cache)
         self.cache = cache

@@ -1,8 +1,10 @@
-"""Letters: what travels between server and sites, as a typed note and its arrays.
+"""Letters: the messages between server and sites, each a typed note with its arrays.
 
-A letter is JSON text (the note, the site's number and the terms) and parcels of arrays.
-Nothing in it names a class or a function of ours except the kind of note, which is one
-of `KINDS`. How a letter is carried is the business of a `federation.transport`.
+A letter consists of a JSON text (the note, the number of the member, the terms) and
+parcels of arrays. The text names the kind of the note, which is one of `KINDS`. It
+names no other class or function, so reading a letter runs no code of its sender.
+
+Transports carry letters: see `federation.transport`. Next: `protocol.wire` for arrays.
 """
 
 import hashlib
@@ -16,71 +18,75 @@ from pydantic import TypeAdapter, ValidationError
 from sagda.federation.protocol.messages import Instruction, Mismatch, Reply
 from sagda.federation.protocol.wire import Parcel, Refused
 
-LONGEST = 1 << 16  # characters of a letter's text
+LONGEST = 1 << 16  # the largest number of characters in the text of a letter
 
 
 class Evaluate(NamedTuple):
-    """From the server: evaluate this point on your rows."""
+    """A note of the server: evaluate this point on your rows."""
 
     run: str
     config: str
     round: int
-    question: str  # what to measure: see `federation.questions`
-    message: Any
+    question: str  # "quadratic", "sums" or "point": see `federation.questions`
+    message: Any  # the point z = (x, y)
 
 
 class Evaluated(NamedTuple):
-    """From a site: what it measured."""
+    """A note of a site: its answer to a question."""
 
     run: str
     config: str
     round: int
     question: str
-    payload: Any
+    payload: Any  # means over the rows of the site, and counts by score
 
 
 class Introduce(NamedTuple):
-    """From the server: who are you?"""
+    """A note of the server: introduce yourself."""
 
-    nonce: str  # fresh for each letter, so that an old answer cannot be replayed
-    moments: bool = False  # include the moments of your features
+    nonce: str  # new for each letter, so that an old answer cannot be replayed
+    moments: bool = False  # whether to include mean and squares of each feature
 
 
 class Introduction(NamedTuple):
-    """From a site: its name, and what the server must know of its rows."""
+    """A note of a site: its name and facts about its rows."""
 
     name: str
-    rows: int
-    positives: int
-    features: int
-    leaving: bool = False  # the site wants to leave (R13)
-    mean: tuple[float, ...] = ()  # of every feature, if requested
-    squares: tuple[float, ...] = ()  # sums of squared distances from the mean
+    rows: int  # the number of rows
+    positives: int  # the number of positive rows
+    features: int  # the number of features
+    # Whether the site wants to leave the run (rule R13 in `federation/protocol`).
+    leaving: bool = False
+    mean: tuple[float, ...] = ()  # of each feature, if requested
+    squares: tuple[float, ...] = ()  # of each feature: sum of (value - mean)^2
 
 
 class Bye(NamedTuple):
-    """From the server: the run is over, or you have left; with the model."""
+    """A note of the server, the farewell: your part in the run is over.
+
+    It brings the model.
+    """
 
     run: str
     config: str
     round: int
-    reason: str  # done or left
-    model: Any
-    calibration: list[float] | None = None  # slope and offset, if known
+    reason: str  # "done": the run is over; "left": the site is no longer a member
+    model: Any  # the point z = (x, y)
+    calibration: list[float] | None = None  # slope and offset of scores, if known
 
 
 class Thanks(NamedTuple):
-    """From a site: it has stored the farewell."""
+    """A note of a site: it has stored the model of the farewell."""
 
     run: str
     config: str
 
 
 class Fault(NamedTuple):
-    """From a site that failed, or from the transport about a site."""
+    """A note that reports a failure, by a site or by the transport about a site."""
 
-    code: str
-    text: str
+    code: str  # a word for the kind of failure
+    text: str  # the failure as a sentence
 
 
 KINDS: dict[str, Any] = {
@@ -98,21 +104,24 @@ KINDS: dict[str, Any] = {
         Fault,
     )
 }
-PARCELS = ("message", "memory", "payload", "model")  # fields of notes with arrays
+PARCELS = ("message", "memory", "payload", "model")  # the fields that hold arrays
 
 
 class Letter(NamedTuple):
-    """A message: a typed note, whose arrays are parcels, and its envelope."""
+    """One message between server and site: a note, and the envelope around it.
 
-    note: Any
-    number: int = 0  # the member's, which its random draws follow from
-    terms: str = ""  # the run's terms, so that a site needs no file to answer
-    mark: bytes = b""  # of an answer: the digest that its seal signs (`mark_of`)
-    seal: str = ""  # the sender's signature of the mark
+    In a letter that is sent or was received, the arrays of the note are parcels.
+    """
+
+    note: Any  # an object of one of the classes in `KINDS`
+    number: int = 0  # the number of the member, which determines its random draws
+    terms: str = ""  # the terms of the run, so that a site needs no file to answer
+    mark: bytes = b""  # the digest of an answer (`mark_of`)
+    seal: str = ""  # the signature of the mark by the site
 
     @property
     def parcels(self) -> dict[str, Parcel]:
-        """The arrays of the note, by field."""
+        """Return the parcels of the note, by name of the field."""
         fields: dict[str, Any] = {n: getattr(self.note, n, None) for n in PARCELS}
         return {
             name: value for name, value in fields.items() if isinstance(value, dict)
@@ -120,13 +129,13 @@ class Letter(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size of all arrays, without headers and text."""
+        """Return the size of all arrays in bytes, without headers and text."""
         parts = [part for parcel in self.parcels.values() for part in parcel.values()]
         return sum(len(part.data) for part in parts)
 
     @property
     def text(self) -> str:
-        """The letter without its parcels, as JSON."""
+        """Return the letter without its parcels, as JSON."""
         note = self.note._replace(**dict.fromkeys(self.parcels))
         kind = type(note).__name__.lower()
         return json.dumps(
@@ -140,14 +149,14 @@ class Letter(NamedTuple):
 
     @classmethod
     def read(cls, text: Any, parcels: Mapping[str, Parcel]) -> "Letter":
-        """The letter; raises `Refused` for anything that is not one of ours.
+        """Return the letter with this text and these parcels, after checking both.
 
-        Text and parcels may come from an attacker.
+        Raises `Refused` if they are no valid letter. They may come from an attacker.
         """
         if not isinstance(text, str) or len(text) > LONGEST:
             raise Refused(
                 "format",
-                f"the text of a letter must have at most {LONGEST} characters.",
+                f"a letter must have a text of at most {LONGEST} characters.",
             )
         try:
             content = json.loads(text)
@@ -157,31 +166,30 @@ class Letter(NamedTuple):
             if not (isinstance(number, int) and isinstance(terms, str)):
                 raise TypeError
             if isinstance(note, Fault):
-                # Codes are counted and shown, so an unknown one becomes `site`.
+                # The server counts and shows codes, so unknown codes become "site".
                 code = note.code if note.code in CODES else "site"
                 note = note._replace(code=code, text=note.text[:200])
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
-            text = "a letter must hold a note of the protocol, a number and terms."
+            text = "a letter must hold a note of a known kind, a number and terms."
             raise Refused("format", text) from None
-        # Arrays come from parcels only: whatever the text had in these fields is gone,
-        # and a parcel under the name of another field is ignored.
+        # Arrays come from parcels only. Values that the text has in these fields are
+        # removed, and a parcel with the name of another field is ignored.
         fields = [name for name in PARCELS if name in note._fields]
         arrays = {name: parcels.get(name) for name in fields}
         return cls(note._replace(**arrays), number, terms)
 
 
-# Codes that a site may give for its own failure.
+# The codes that a site may use in a `Fault`.
 CODES = (
     "alone", "ignored", "site", "format", "keys", "dtype", "shape", "size", "nonfinite",
 )  # fmt: skip
 
 
 def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> bytes:
-    """The digest of a letter, which a seal signs.
+    """Return the mark of a letter: the digest that a seal signs.
 
-    An answer's digest covers `answers`, the digest of the question, so that the answer
-    cannot be replayed for another question. The length of every piece comes first, so
-    that no two letters have the same bytes.
+    `answers` is the mark of the letter that this one answers. The digest covers it, so
+    that the answer cannot be replayed as the answer to another letter.
     """
     digest = hashlib.sha256()
     pieces = [answers, text.encode()]
@@ -190,6 +198,7 @@ def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> b
         for key, part in sorted(parcel.items()):
             shape = ",".join(map(str, part.shape))
             pieces += [key.encode(), part.dtype.encode(), shape.encode(), part.data]
+    # The length comes before each piece, so that no two letters have the same bytes.
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
@@ -198,5 +207,5 @@ def mark_of(text: str, parcels: Mapping[str, Parcel], answers: bytes = b"") -> b
 
 @cache
 def adapter(kind: Any) -> TypeAdapter:
-    """The validator of a kind of note, built once."""
+    """Return the validator for a class of notes. It is built once for each class."""
     return TypeAdapter(kind)

@@ -1,59 +1,60 @@
-"""Tickets, versions, and the instructions and replies that carry them.
+"""Tickets, versions, and the instructions and replies that contain them.
 
-These are the messages of the two protocol machines. `protocol.letters` has the other
-messages (introductions, evaluations, farewells), and says how all of them travel.
+These are the messages of the two protocol machines. Comments name the rules R1 to R13
+of `sagda.federation.protocol`. The other notes are in `protocol.letters`, which also
+puts all of them into letters.
 """
 
 from typing import Any, NamedTuple
 
 
 class Ticket(NamedTuple):
-    """Names one instruction. Later tickets compare as larger for the life of a run."""
+    """The name of one instruction. It is larger than all tickets issued before."""
 
-    incarnation: int  # of the server; larger at every start (R1)
-    counter: int
+    incarnation: int  # the number of this start of the server (R1)
+    counter: int  # the number of tickets since this start
 
 
 class Version(NamedTuple):
-    """Names one value of a client's memory.
+    """The name of one value of v_i.
 
-    The nonce distinguishes two values that a client computed under one ticket, because
-    it lost its file in between.
+    A site that loses its file may compute a second value under the same ticket. The
+    nonce distinguishes the two values.
     """
 
-    ticket: Ticket
-    nonce: int
+    ticket: Ticket  # of the instruction under which the site computed the value
+    nonce: int  # a random number
 
 
 class Instruction(NamedTuple):
-    """From the server: do your part in this phase."""
+    """A note of the server: compute this phase of this round."""
 
     run: str
-    config: str  # the digest of the configuration
+    config: str  # the digest of the terms
     ticket: Ticket
     round: int
     phase: str
     accepted: Version | None  # the durable version in the table (R6)
     message: Any  # what the algorithm broadcasts in this phase
-    memory: Any = None  # the client's memory itself, after a mismatch (R7)
-    epoch: int = 0  # how often all memories were reset (R8)
-    min_clients: int = 1  # with fewer answers the server uses none of them (R4)
+    memory: Any = None  # v_i itself, after a mismatch (R7)
+    epoch: int = 0  # the number of resets of all v_i (R8)
+    min_clients: int = 1  # with fewer answers, the server repeats the round (R4)
 
 
 class Reply(NamedTuple):
-    """From a client: the result of its part, and the version that it started from."""
+    """A note of a site: its result for an instruction."""
 
     run: str
     config: str
-    ticket: Ticket
-    base: Version | None  # of the memory before
-    version: Version  # of the memory after
-    payload: Any
+    ticket: Ticket  # of the instruction
+    base: Version | None  # the version of v_i before the phase
+    version: Version  # the version of v_i after the phase
+    payload: Any  # what the algorithm replies in this phase
     epoch: int = 0
 
 
 class Mismatch(NamedTuple):
-    """From a client whose memory is not the version in the server's table (R7)."""
+    """A note of a site whose cache does not have the version in the table (R7)."""
 
     run: str
     config: str
@@ -61,7 +62,7 @@ class Mismatch(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a reply changed nothing: a code to count, and a sentence."""
+    """The reason why the server did not use an answer."""
 
-    code: str
-    text: str
+    code: str  # a word for the kind of reason, by which refusals are counted
+    text: str  # the reason as a sentence

@@ -1,7 +1,8 @@
 """The server's protocol machine: tickets, accepted replies, and the table of members.
 
-It implements R1 to R8 and R13 (see `sagda.federation.protocol`). It runs no algorithm
-and sends nothing: `federation.server.rounds` drives it.
+It implements the rules R1 to R8 and R13 of `sagda.federation.protocol`, which explains
+the words used here. It runs no algorithm and sends nothing: `federation.server.rounds`
+does that, and calls this machine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,45 +19,45 @@ from sagda.federation.protocol.messages import (
 
 
 class Member(NamedTuple):
-    """An entry of the server's table: a client's memory and its version."""
+    """The entry of one site in the server's table."""
 
     version: Version | None = None
-    memory: Any = None  # None: the first value
-    missed: int = 0  # rounds in a row in which it was asked and not accepted
-    number: int = 0  # its index in draws, fixed for as long as it is a member
+    memory: Any = None  # the control variate v_i; None: the first value
+    missed: int = 0  # rounds in a row in which the site was asked without an answer
+    number: int = 0  # the index in random draws, which does not change
 
 
 class ServerState(NamedTuple):
-    """The server's durable state; a commit replaces it as a whole (R5)."""
+    """The durable state of the server. A commit replaces it as a whole (rule R5)."""
 
     run: str
-    config: str  # the digest of the configuration
+    config: str  # the digest of the terms
     incarnation: int
-    round: int
-    variables: Any  # the algorithm's state, without the mean of all memories (V / M)
-    members: Mapping[str, Member]  # M of them
-    epoch: int = 0  # how often all memories were reset
-    traffic: Any = None  # what was exchanged so far
-    opened: bool = False  # whether the opening exchange is done
+    round: int  # the number of committed rounds
+    variables: Any  # the state of the algorithm, without the mean V / M
+    members: Mapping[str, Member]  # by name
+    epoch: int = 0  # the number of resets of all v_i
+    traffic: Any = None  # counts of messages and bytes
+    opened: bool = False  # whether the opening exchange is committed
 
     @property
     def order(self) -> list[str]:
-        """The names of members by number: the order in which cohorts are drawn."""
+        """Return the names of all members, sorted by number for random draws."""
         return sorted(self.members, key=lambda name: self.members[name].number)
 
 
 class ServerProtocol:
-    """Issues tickets, accepts what they allow, and commits rounds.
+    """Issues tickets, accepts or refuses replies, and commits rounds.
 
     Args:
         state: the newest durable state.
-        clock: seconds since 1970; incarnations follow it, and never go back.
-        save: makes a state durable; returns only when it is.
+        clock: seconds since 1970, from which the new incarnation is made.
+        save: makes a state durable. It returns only when the state is durable.
         check: (phase, payload) -> a refusal, or None if the payload is as specified.
-        renew: (phase, memory, payload) -> the client's memory after this reply.
+        renew: (phase, memory, payload) -> v_i of the member after this reply.
 
-    `accepted` holds the replies of the present exchange. They change nothing until
-    `commit`.
+    `accepted` holds the accepted replies of the present exchange. The state changes
+    only when they are committed.
     """
 
     def __init__(
@@ -70,19 +71,22 @@ class ServerProtocol:
         self.save, self.check, self.renew = save, check, renew
         self.state = self.incarnated(state, clock)
         save(self.state)
-        self.counter = (
-            0  # of tickets since this start: R1 makes them larger than before
-        )
-        self.live: dict[str, Ticket] = {}  # each member's only valid ticket (R2)
+        # The number of tickets since this start. It may begin at 0 again: a larger
+        # incarnation makes every new ticket larger than all before (R1).
+        self.counter = 0
+        self.live: dict[str, Ticket] = {}  # the live ticket of each member (R2)
         self.accepted: dict[str, Reply] = {}
         self.lost_memory: set[str] = set()  # members that answered with a mismatch (R7)
 
     def incarnated(self, state: ServerState, clock: int) -> ServerState:
-        """R1: the state with a larger incarnation; `__init__` saves it at once."""
+        """Return `state` with a larger incarnation (rule R1). `__init__` saves it."""
         return state._replace(incarnation=max(state.incarnation + 1, clock))
 
     def issue(self, name: str, phase: str, message: Any) -> Instruction | None:
-        """R2: an instruction under a new ticket; None if a reply was accepted."""
+        """Return an instruction for a member, under a new ticket (rule R2).
+
+        Returns None if a reply was accepted in this exchange, or `name` is no member.
+        """
         if name in self.accepted or name not in self.state.members:
             return None
         self.counter += 1
@@ -101,57 +105,59 @@ class ServerProtocol:
         )
 
     def receive(self, name: str, phase: str, reply: Reply | Mismatch) -> Refusal | None:
-        """R3: None if the reply is accepted, else why not.
-
-        The order matters: a mismatch needs a live ticket, or an old one could make the
-        server send a memory.
-        """
+        """Accept a reply and return None, or return why it is refused (rule R3)."""
         if name not in self.state.members:
-            return Refusal("unknown", f"{name} is not registered.")
+            return Refusal("unknown", f"{name} is not a member of this run.")
         if reply.run != self.state.run:
             return Refusal("run", f"{name} answered for another run.")
+        # This check comes before the mismatch: otherwise an old mismatch could make the
+        # server send v_i once more.
         if not self.is_live(name, reply.ticket):
-            return Refusal("ticket", f"{name} answered a ticket that is not its last.")
+            return Refusal("ticket", f"{name} answered an old ticket.")
         if reply.config != self.state.config:
-            return Refusal("config", f"{name} has another configuration.")
+            return Refusal("config", f"{name} has other terms than the server.")
         if isinstance(reply, Mismatch):
             return self.mismatched(name)
         if reply.epoch != self.state.epoch:
             return Refusal("epoch", f"{name} answered for an epoch before the reset.")
         if name in self.accepted:
-            return Refusal("twice", f"{name} has already answered.")
+            return Refusal("twice", f"{name} has already answered in this exchange.")
         if reply.base != self.state.members[name].version:
-            return Refusal("base", f"{name} started from another version.")
+            text = f"{name} started from a version of v_i that is not in the table."
+            return Refusal("base", text)
         if reply.version.ticket != reply.ticket:
-            return Refusal("version", f"{name} named its version after another ticket.")
+            text = f"{name} sent a version with another ticket than its reply."
+            return Refusal("version", text)
         if (refusal := self.check(phase, reply.payload)) is not None:
             return refusal
-        # Nothing durable changes yet: `commit` does that for the whole round.
+        # The durable state does not change here: `commit` changes it, once per round.
         self.accepted[name] = reply
         self.lost_memory.discard(name)
         return None
 
     def is_live(self, name: str, ticket: Ticket) -> bool:
-        """R3: whether this is the client's last ticket."""
+        """Return whether this is the live ticket of the member (rules R2 and R3)."""
         return self.live.get(name) == ticket
 
     def reject(self, name: str) -> None:
-        """Take back an accepted reply, before anything was committed."""
+        """Remove the accepted reply and the ticket of a member, before the commit."""
         self.accepted.pop(name, None)
         self.live.pop(name, None)
 
     def mismatched(self, name: str) -> Refusal:
-        """R7: the next instruction carries the memory itself."""
+        """Let the next instruction contain v_i itself (rule R7); return the refusal."""
         self.lost_memory.add(name)
-        return Refusal("mismatch", f"{name} does not have the server's version.")
+        return Refusal(
+            "mismatch", f"{name} does not have the version of v_i in the table."
+        )
 
     def abandon(self) -> None:
-        """R4: forget the tickets and replies of this exchange."""
+        """Remove the tickets and replies of this exchange (rule R4)."""
         self.live.clear()
         self.accepted.clear()
 
     def renewed(self, phase: str) -> dict[str, Member]:
-        """The members after the accepted replies of this phase, not yet committed."""
+        """Return the members after the accepted replies of `phase`, not committed."""
         members = dict(self.state.members)
         for name in sorted(self.accepted):
             reply, before = self.accepted[name], members[name]
@@ -165,7 +171,10 @@ class ServerProtocol:
         asked: Iterable[str],
         answered: Iterable[str],
     ) -> dict[str, Member]:
-        """The members with `missed` counted on, or set to 0 for those that answered."""
+        """Return the members with new counts `missed`, without a commit.
+
+        The count of a member in `asked` grows by 1, or becomes 0 if it `answered`.
+        """
         counted, present = dict(members), set(answered)
         for name in asked:
             if name in counted:
@@ -180,9 +189,13 @@ class ServerProtocol:
         rounds: int = 1,
         traffic: Any = None,
     ) -> None:
-        """R5: make the whole outcome of a round durable at once.
+        """Make the results of a round durable in one step (rule R5).
 
-        The opening exchange commits 0 rounds.
+        Args:
+            variables: the new state of the algorithm, without the mean V / M.
+            members: the new table.
+            rounds: 1 for a round, 0 for the opening exchange.
+            traffic: the new counts of messages and bytes.
         """
         self.change(
             members,
@@ -194,15 +207,15 @@ class ServerProtocol:
         self.abandon()
 
     def join(self, name: str) -> None:
-        """Add a member with the first memory: M grows by one."""
+        """Add a member with the first value of v_i. M grows by one."""
         if name not in self.state.members:
-            # Above all numbers in use, so that no two members draw alike.
+            # Above all numbers in use, so that no two members have the same draws.
             taken = [member.number for member in self.state.members.values()]
             member = Member(number=max(taken, default=-1) + 1)
             self.change(dict(self.state.members) | {name: member})
 
     def leave(self, name: str) -> None:
-        """R13: remove the member and its memory in one commit."""
+        """Remove a member and its v_i in one commit (rule R13)."""
         if name in self.state.members:
             members = {k: v for k, v in self.state.members.items() if k != name}
             self.reject(name)
@@ -210,7 +223,7 @@ class ServerProtocol:
             self.change(members)
 
     def reset(self) -> None:
-        """R8: open a new epoch, in which every memory has its first value."""
+        """Begin a new epoch, in which every v_i has its first value (rule R8)."""
         self.abandon()
         members = {
             name: member._replace(version=None, memory=None)
@@ -219,12 +232,15 @@ class ServerProtocol:
         self.change(members, epoch=self.state.epoch + 1)
 
     def change(self, members: Mapping[str, Member], **fields: Any) -> None:
-        """Commit a table of members and other fields: saved first, then in force."""
+        """Commit a new table of members, and new values of other fields of the state.
+
+        The new state is used only after it is durable.
+        """
         state = self.state._replace(members=dict(members), **fields)
         self.save(state)
         self.state = state
 
     def absent(self, rounds: int) -> list[str]:
-        """Members that did not answer in at least `rounds` rounds in a row."""
+        """Return the members without an answer in at least `rounds` rounds in a row."""
         members = self.state.members
         return sorted(name for name in members if members[name].missed >= rounds)

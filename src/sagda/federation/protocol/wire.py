@@ -1,7 +1,8 @@
 """Trees of arrays as bytes of a known layout, and the checks on bytes from outside.
 
-Both sides know the `Spec` of every message before it is sent, so nothing in a message
-decides how it is read. `protocol.letters` has the notes that come with the arrays.
+The server and the sites know the `Spec` of every message before it is sent. Therefore
+nothing in a message decides how its bytes are read. The notes that come with the arrays
+are in `protocol.letters`.
 """
 
 import math
@@ -17,7 +18,7 @@ from sagda.federation.protocol.messages import Refusal
 
 
 class Refused(Exception):
-    """A message that is not as specified; `refusal` has the code and the sentence."""
+    """Raised for a message that is not as specified; `refusal` holds the reason."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -25,18 +26,18 @@ class Refused(Exception):
 
 
 class Part(NamedTuple):
-    """One array as its sender describes it, with its bytes (C order, little-endian)."""
+    """One array as bytes, with the type and shape that its sender claims."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes  # in C order, little-endian
 
 
-Parcel = dict[str, Part]
+Parcel = dict[str, Part]  # the arrays of a tree by name
 
 
 class Leaf(NamedTuple):
-    """What one array of a tree must be."""
+    """The name, type and shape that one array of a tree must have."""
 
     name: str
     dtype: str
@@ -48,15 +49,15 @@ class Leaf(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The names, types and shapes of a tree's arrays, known before anything is sent."""
+    """The structure of a tree, with the names, types and shapes of its arrays."""
 
     leaves: tuple[Leaf, ...]
-    structure: Any
+    structure: Any  # the treedef of JAX
 
     @classmethod
     def of(cls, tree: PyTree) -> "Spec":
-        """The specification of a tree of arrays, or of their shapes."""
-        # Both sides flatten the same tree, so names and order agree without a message.
+        """Return the spec of a tree of arrays, or of a tree of their shapes."""
+        # The server and the sites flatten the same tree, so they get the same names.
         paths, structure = jax.tree_util.tree_flatten_with_path(tree)
         leaves = tuple(
             Leaf(
@@ -73,7 +74,7 @@ class Spec(NamedTuple):
         return sum(leaf.bytes for leaf in self.leaves)
 
     def pack(self, tree: PyTree) -> Parcel:
-        """The tree as parts by name."""
+        """Return the arrays of `tree` as a parcel."""
         arrays = self.structure.flatten_up_to(tree)
         return {
             leaf.name: Part(
@@ -85,32 +86,38 @@ class Spec(NamedTuple):
         }
 
     def unpack(self, parcel: Any, bound: float | None = None) -> Any:
-        """The tree; raises `Refused` if the parcel is not as specified.
+        """Return the tree of the arrays in `parcel`.
 
-        `bound` limits the Euclidean norm of all floats together. No array is made
-        before the size of its bytes is checked, so a false shape costs no memory.
+        Raises `Refused` if the parcel is not as specified. `bound` is the largest
+        Euclidean norm of all floats together. The number of bytes is checked before an
+        array is made, so a false shape cannot use up memory.
         """
         if not isinstance(parcel, dict):
-            raise Refused("format", "a parcel must hold parts by name.")
+            raise Refused("format", "a parcel must hold arrays by name.")
         names = [leaf.name for leaf in self.leaves]
         if set(parcel) != set(names):
-            raise Refused("keys", f"the parts of a parcel must be {names}.")
+            raise Refused("keys", f"a parcel must hold arrays with the names {names}.")
         arrays, square = [], 0.0
         for leaf in self.leaves:
             array = array_of(leaf, parcel[leaf.name])
             if array.dtype.kind == "f":
                 if not np.isfinite(array).all():
-                    raise Refused("nonfinite", f"{leaf.name} must be finite.")
+                    raise Refused(
+                        "nonfinite", f"{leaf.name} must have no NaN and no infinity."
+                    )
                 with np.errstate(over="ignore"):  # an infinite norm is above any bound
-                    # Double precision, so that the bound is the same for all types.
+                    # In double precision, so that a bound means the same for all types.
                     square += float(np.square(array, dtype=np.float64).sum())
             arrays.append(array)
         if bound is not None and not math.sqrt(square) <= bound:
-            raise Refused("norm", f"the norm of a reply must be at most {bound:g}.")
+            norm = math.sqrt(square)
+            raise Refused(
+                "norm", f"the norm of a reply must be at most {bound:g}, got {norm:g}."
+            )
         return self.structure.unflatten(arrays)
 
     def named(self, tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays of a tree as PREFIX/NAME, for a file of arrays."""
+        """Return the arrays of a tree by name PREFIX/NAME, for a file of arrays."""
         arrays = self.structure.flatten_up_to(tree)
         return {
             f"{prefix}/{leaf.name}": np.asarray(array, order="C")
@@ -118,7 +125,10 @@ class Spec(NamedTuple):
         }
 
     def restored(self, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
-        """The tree that `named` wrote; raises BadValue if an array does not fit."""
+        """Return the tree whose arrays `named` returned.
+
+        Raises `BadValue` if an array is missing, or has another type or shape.
+        """
         leaves = []
         for leaf in self.leaves:
             name = f"{prefix}/{leaf.name}"
@@ -133,20 +143,24 @@ class Spec(NamedTuple):
 
 
 def array_of(leaf: Leaf, part: Any) -> np.ndarray:
-    """A part as an array; raises `Refused` if it is not what `leaf` says."""
+    """Return `part` as an array; raise `Refused` if it is not as `leaf` specifies."""
+    # Errors do not repeat `part.dtype` and `part.shape`: an attacker may choose them.
     if not isinstance(part, Part) or not isinstance(part.data, bytes):
-        raise Refused("format", f"{leaf.name} must be the bytes of an array.")
+        raise Refused("format", f"{leaf.name} must be an array as bytes.")
     if part.dtype != leaf.dtype:
-        raise Refused("dtype", f"{leaf.name} must be {leaf.dtype}.")
+        raise Refused("dtype", f"{leaf.name} must have the type {leaf.dtype}.")
     if part.shape != leaf.shape:
         raise Refused("shape", f"{leaf.name} must have the shape {leaf.shape}.")
     if len(part.data) != leaf.bytes:
-        raise Refused("size", f"{leaf.name} must have {leaf.bytes} bytes.")
+        raise Refused(
+            "size",
+            f"{leaf.name} must have {leaf.bytes} bytes, got {len(part.data)}.",
+        )
     array = np.frombuffer(part.data, leaf.dtype).reshape(leaf.shape)
-    # A byte other than 0 and 1 would be a boolean that is neither true nor false.
+    # NumPy stores a boolean as one byte, 0 or 1. Other bytes would be undefined values.
     if (
         array.dtype.kind == "b"
         and np.frombuffer(part.data, np.uint8).max(initial=0) > 1
     ):
-        raise Refused("format", f"{leaf.name} must hold bytes 0 and 1.")
+        raise Refused("format", f"every byte of {leaf.name} must be 0 or 1.")
     return array
