@@ -1,1 +1,1 @@
-"""The server's side of a federated run; start with `results` and `federated_run`."""
+"""The server of a federated run. Start with `results`, then read `federated_run`."""

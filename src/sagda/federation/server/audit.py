@@ -1,7 +1,8 @@
-"""The audit log: one line for every message accepted or refused, and every change.
+"""The audit log: a line per answer, accepted or refused, and per change of the members.
 
-With the coordinator's register of keys, a line's `mark` and `seal` prove who sent what.
-The log is for auditors. The run never reads it.
+A reset of the control variates also has a line. A line of an answer has its `mark` and
+its `seal`. With the public keys of the sites, they prove which site sent the answer.
+The log is for auditors. The run does not read it.
 """
 
 import datetime
@@ -18,13 +19,16 @@ LOGGED = (Event.ACCEPTED, Event.REFUSED, Event.JOINED, Event.LEFT, Event.RESET)
 
 
 class Audit:
-    """A log file that only grows. Several processes may write to it."""
+    """A listener that appends lines to the audit log.
+
+    Several processes may write to the same file.
+    """
 
     def __init__(self, folder: Path):
         self.path = folder / FILE
 
     def __call__(self, event: Event, **details: Any) -> None:
-        """Write a line for the events in `LOGGED`."""
+        """Write a line, if the event is one of `LOGGED`."""
         if event not in LOGGED:
             return
         letter = details.pop("letter", None)
@@ -36,7 +40,12 @@ class Audit:
         self.write(event.value, **details)
 
     def write(self, what: str, **details: Any) -> None:
-        """Append a line in one write, so that lines of two processes do not mix."""
+        """Append a line in one write, so that the lines of two processes do not mix.
+
+        Args:
+            what: the kind of event.
+            details: the other fields of the line.
+        """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "what": what, **details}) + "\n"
         # O_APPEND puts each write at the end, whichever process wrote last.

@@ -1,6 +1,6 @@
-"""The terminal display of a running federation, made from the server's status file.
+"""The display of a running federation on a terminal, from the server's status file.
 
-`sagda serve` and `sagda federation-demo` show it. The web report of a finished run is
+`sagda serve` and `sagda federation-demo` show it. The HTML report of a finished run is
 in `sagda.report`.
 """
 
@@ -16,7 +16,11 @@ from sagda.runs.results import bytes_text
 
 
 class FederationDisplay:
-    """Live lines on a terminal, else one line per round; silent if `quiet`."""
+    """Shows a federation in two live lines, or prints one line per round.
+
+    The lines are live if the standard error stream is a terminal. With `quiet`, nothing
+    is shown.
+    """
 
     def __init__(self, quiet: bool):
         self.quiet = quiet
@@ -36,12 +40,12 @@ class FederationDisplay:
             self.live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the live ones."""
+        """Print a line above the live lines."""
         if not self.quiet:
             self.console.print(f"sagda: {text}", highlight=False, markup=False)
 
     def __call__(self, status: FederationStatus | None) -> None:
-        """Show a status, with each warning once."""
+        """Show a status. Print each of its warnings only once."""
         if self.quiet or status is None:
             return
         for text in status.warnings:
@@ -57,7 +61,7 @@ class FederationDisplay:
 
 
 def headline(status: FederationStatus) -> str:
-    """One line: round 3 of 8, bytes, the metric, time left."""
+    """Return one line with the round, bytes, metrics, refusals and the time left."""
     if status.state == "waiting":
         count = len(status.answered)
         return f"waiting for sites: {count} of {status.sites} are connected"
@@ -77,7 +81,7 @@ def headline(status: FederationStatus) -> str:
 
 
 def participants(status: FederationStatus) -> str:
-    """One line: which sites answered, were refused (with the code), or are awaited."""
+    """Return one line with the sites that answered, were refused, or are awaited."""
     if status.state != "running":
         return ""
     refused = [f"{name} ({code})" for name, code in status.refused.items()]

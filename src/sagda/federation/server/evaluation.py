@@ -1,7 +1,8 @@
-"""The server's half of an evaluation: the columns of a history row, from sites' sums.
+"""The server's part of an evaluation: it asks the sites, and computes a history row.
 
-`site.measure` has the site's half, and `federation.questions` what both share. An
-evaluation is not a round: it changes no memory, and its bytes are counted apart.
+The sites' part is in `site.measure`. The questions are defined in
+`federation.questions`. An evaluation is not a round: it changes no control variate, and
+its bytes are counted separately.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,22 +30,23 @@ from sagda.scoring.calibration import calibrated
 
 
 class SiteAnswer(NamedTuple):
-    """A site's means over its own rows, and its rows counted by score."""
+    """The answer of one site to a question, after it was checked."""
 
-    means: Any
-    counts: ScoreCounts | None
+    means: Any  # means over the rows of the site; the question determines which
+    counts: ScoreCounts | None  # None: the problem has no scores
 
 
 def evaluate(
     rounds: FederatedRounds, share_losses: bool = False
 ) -> tuple[dict[str, float], list[ScoreCounts | None]]:
-    """The columns of a history row, and the counts of every site that answered.
+    """Evaluate the present point, in one or two exchanges.
 
-    Both are empty if nobody answered.
+    Returns the columns of a history row, and the counts by score of each site that
+    answered. Both are empty if no site answered.
 
-    Phi takes a second exchange where the server must compute y* from sums first. For
-    DRO those sums are the losses of single rows, so sites send them only if
-    `share_losses`.
+    For the question "sums", Phi needs a second exchange: the server first computes y*
+    from the sums. For `dro` these sums are the losses of single rows, so sites send
+    them only with `share_losses`.
     """
     problem, z = rounds.plan.problem, on_host(rounds.state.variables.z)
     question = question_of(problem, share_losses)
@@ -69,7 +71,7 @@ def evaluate(
 def ask(
     rounds: FederatedRounds, question: str, z: Point, names: list[str]
 ) -> dict[str, SiteAnswer]:
-    """One exchange: the valid answers by name."""
+    """Ask the sites `names` a question at z, and return the valid answers by name."""
     state = rounds.state
     note = Evaluate(
         run=state.run,
@@ -90,10 +92,10 @@ def ask(
         size += letter.bytes
         try:
             if name not in letters:
-                raise Refused("late", f"{name} was not asked this question.")
+                raise Refused("late", f"{name} answered a question it was not asked.")
             if not isinstance(letter.note, Evaluated):
                 raise Refused(*no_answer(name, letter.note))
-            # A note is a tuple: run, configuration, round and question come first.
+            # The first four fields of both notes are run, config, round and question.
             if letter.note[:4] != note[:4]:
                 raise Refused("round", f"{name} evaluated another point.")
             rows = rounds.rows.get(name)
@@ -107,22 +109,29 @@ def ask(
 
 
 def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:
-    """A site's answer; raises `Refused` if it is not as specified.
+    """Return the answer of a site; raise `Refused` if it is not as specified.
 
-    `rows` is the number of rows that the site has; its counts must add up to it.
+    Args:
+        spec: the spec of the means.
+        parcel: the arrays that the site sent.
+        rows: the number of rows of the site, which its counts must add up to. None: the
+            number is unknown.
     """
     if not isinstance(parcel, dict):
-        raise Refused("format", "a parcel must hold parts by name.")
+        raise Refused("format", "a parcel must hold arrays by name.")
     means = {name: part for name, part in parcel.items() if name not in SCORES}
     tree = spec.unpack(means)
     if len(means) == len(parcel):
         return SiteAnswer(tree, None)
     first = parcel.get(SCORES[0])
     if not isinstance(first, Part) or len(first.shape) != 1:
-        raise Refused("format", "counts by score must be rows of integers.")
+        raise Refused("format", "counts by score must be arrays of one axis.")
     if first.shape[0] < 1 or (rows and first.shape[0] > rows):
-        raise Refused("size", f"counts by score must have 1 to {rows} entries.")
-    # The site chooses the length, which its three arrays must share.
+        raise Refused(
+            "size",
+            f"counts by score must have 1 to {rows} entries, got {first.shape[0]}.",
+        )
+    # The site chooses the length, but its three arrays must have the same length.
     column: Any = jax.ShapeDtypeStruct(first.shape, np.int32)
     columns = Spec.of(ScoreCounts(column, column, column)).unpack(
         {name: part for name, part in parcel.items() if name in SCORES}
@@ -130,8 +139,12 @@ def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:
     counts = jax.tree.map(np.int64, columns)
     total = int(counts.positives.sum() + counts.negatives.sum())
     least = min(counts.positives.min(), counts.negatives.min())
-    if least < 0 or (rows and total != rows):
-        raise Refused("counts", f"counts by score must add up to {rows} rows.")
+    if least < 0:
+        raise Refused("counts", f"counts by score must be at least 0, got {least}.")
+    if rows and total != rows:
+        raise Refused(
+            "counts", f"counts by score must add up to {rows} rows, got {total}."
+        )
     return SiteAnswer(tree, counts)
 
 
@@ -139,7 +152,7 @@ def read_answer(spec: Spec, parcel: Any, rows: int | None) -> SiteAnswer:
 
 
 def mean_of(answers: Mapping[str, SiteAnswer]) -> Any:
-    """The mean over sites, in the order of their names."""
+    """Return the mean of the sites' means, added in the order of the sites' names."""
     trees = [answers[name].means for name in sorted(answers)]
     return jax.tree.map(lambda *a: np.mean(a, axis=0), *trees)
 
@@ -150,9 +163,13 @@ def columns_of(
     answers: Mapping[str, SiteAnswer],
     at_optimum: Mapping[str, SiteAnswer] | None = None,
 ) -> dict[str, float]:
-    """The columns of a history row.
+    """Return the columns of a history row.
 
-    `at_optimum`: the answers at (x, y*), which follow the question "sums".
+    Args:
+        z: the point that was evaluated.
+        question: the first question.
+        answers: the answers to the first question, by name.
+        at_optimum: the answers at (x, y*) of the second exchange, if there was one.
     """
     mean = mean_of(answers)
     value = lambda tree: float(tree["f"])
@@ -182,17 +199,21 @@ def columns_of(
 
 
 def polynomial(f: np.ndarray) -> Callable[[float], float]:
-    """The quadratic through f(-1), f(0) and f(1): the values at `NODES`."""
+    """Return the quadratic function with the values `f` at -1, 0 and 1 (`NODES`)."""
     below, at, above = map(float, f)
     slope, bend = (above - below) / 2, (above + below) / 2 - at
     return lambda y: at + slope * y + bend * y * y
 
 
 def at_best(mean: Any) -> dict[str, float]:
-    """Phi and its gradient, for f quadratic in y with a gradient in x linear in y."""
+    """Return Phi and the squared norm of its gradient, for the question "quadratic".
+
+    f is quadratic in y, and its gradient in x is linear in y. So the means at `NODES`
+    determine both at y*, the y that maximises f.
+    """
     below, at, above = map(float, mean["f"])
     bend = above + below - 2 * at
-    if not bend < 0:  # no concave quadratic has these values: some site sent others
+    if not bend < 0:  # f must be concave in y, so some site sent false values
         return {"phi": float("nan"), "grad_phi_sq": float("nan")}
     y = (below - above) / (2 * bend)
     grad = jax.tree.map(lambda g: g[0] + y * (g[1] - g[0]), mean["grad"])
@@ -200,10 +221,14 @@ def at_best(mean: Any) -> dict[str, float]:
 
 
 def calibration_of(counts: list[ScoreCounts]) -> list[float] | None:
-    """Slope and offset of Platt's calibration; None if a score is not finite."""
+    """Return slope and offset of Platt scaling, from the counts by score of all sites.
+
+    Returns None if a score is not finite.
+    """
     parts = []
     for score, positives, negatives in counts:
-        # Invert `site.measure.counted`: from ordered integers to single precision.
+        # `site.measure.counted` made integers of the scores. Here these integers
+        # become numbers in single precision again.
         ordered = (score << (32 - BITS)).astype(np.int32)
         word = np.where(ordered < 0, np.int32(-(2**31)) - ordered, ordered)
         value = word.view(np.float32).astype(np.float64)
@@ -215,7 +240,7 @@ def calibration_of(counts: list[ScoreCounts]) -> list[float] | None:
 
 
 def pooled_auc(counts: list[ScoreCounts]) -> float:
-    """The AUC over the rows of all sites."""
+    """Return the AUC over the rows of all sites together."""
     score, positive, negative = map(np.concatenate, zip(*counts, strict=True))
     _, rank = np.unique(score, return_inverse=True)
     return auc_of_counts(np.bincount(rank, positive), np.bincount(rank, negative))

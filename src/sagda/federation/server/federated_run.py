@@ -1,7 +1,8 @@
 """A federated run from its first round to the farewell: who takes part, and when.
 
-`FederatedRun` admits and removes members, asks for rounds and evaluations, and waits.
-How a round is computed is in `server.rounds`; how a run starts, in `server.gathering`.
+`FederatedRun` admits and removes members, and starts rounds and evaluations. Rounds are
+computed in `server.rounds`. A run starts in `server.gathering`. Rules R1 to R13 are in
+`sagda.federation.protocol`.
 """
 
 import time
@@ -26,21 +27,21 @@ from sagda.problems.metrics import auc
 from sagda.runs.config import Config
 from sagda.scoring.scorer import scored
 
-RETRY = 3.0  # seconds between attempts at a round that failed
-LONG = 10  # rounds without an answer after which a warning names the site
-PARTING = 30.0  # seconds for a farewell: nothing depends on its answers
-GRACE = 30.0  # seconds for members to come back after a restart of the server
+RETRY = 3.0  # seconds between two attempts at a round
+LONG = 10  # rounds in a row without an answer, after which a warning names the site
+PARTING = 30.0  # time limit of a farewell in seconds: nothing depends on its answers
+GRACE = 30.0  # seconds for members to connect again after a restart of the server
 
 
 class FederatedRun:
-    """Leads a settled run to its last round.
+    """Runs a settled run until its last round is committed.
 
     Args:
-        config: the run's configuration, with one algorithm.
-        options: the table `[federation]`.
-        settled: terms, state and store: from `gathering.begin` or `gathering.resume`.
+        config: the configuration of the run, with one algorithm.
+        options: the table `[federation]` of the server's file.
+        settled: the result of `gathering.begin` or `gathering.resume`.
         transport: carries the letters.
-        test: rows that the server itself scores at each evaluation.
+        test: test rows, which the server scores at each evaluation. None: no test.
         notify: is called with every event.
     """
 
@@ -56,7 +57,8 @@ class FederatedRun:
         self.config, self.options, self.transport = config, options, transport
         self.terms, self.store, self.test = settled.terms, settled.store, test
         self.notify = notify
-        self.present = set(settled.present)  # sites introduced since this start
+        # Sites that introduced themselves since this start of the server.
+        self.present = set(settled.present)
         self.leaving = list(settled.leaving)
         plan = settled.store.plan
         z, size = plan.start(), plan.batch_size
@@ -76,9 +78,10 @@ class FederatedRun:
         )
 
     def run(self, reset: Path) -> None:
-        """Run all rounds. Every commit is durable, so that a later run resumes there.
+        """Run all rounds, then send the farewell.
 
-        `reset`: if this file exists, reset all variates first and remove it.
+        If the server is killed, a new one resumes from the last commit. If the file
+        `reset` exists, all control variates are reset first, and the file is removed.
         """
         rounds = self.rounds
         self.wait_for_members()
@@ -90,7 +93,7 @@ class FederatedRun:
             self.notify(Event.RESET, epoch=rounds.state.epoch)
         last = time.monotonic()
         while True:
-            # Before the opening exchange there is no point to evaluate.
+            # An algorithm with an opening exchange is evaluated only after it.
             opened = rounds.state.opened or not rounds.algorithm.opening
             if opened:
                 self.measure()
@@ -113,7 +116,10 @@ class FederatedRun:
     # Who takes part.
 
     def wait_for_members(self) -> None:
-        """After a restart, wait up to `GRACE` seconds for members to come back."""
+        """Wait up to `GRACE` seconds until all members have introduced themselves.
+
+        After a restart of the server, sites need some time to connect again.
+        """
         started = time.monotonic()
         while time.monotonic() - started < GRACE:
             self.admit()
@@ -125,7 +131,7 @@ class FederatedRun:
             time.sleep(POLL)
 
     def admit(self) -> None:
-        """Let new sites join, let members leave, and remove barred members."""
+        """Add new sites, remove members that leave, and remove barred members."""
         for name in self.transport.barred(list(self.rounds.state.members)):
             self.remove(name, "was removed by the coordinator")
         for site in self.transport.arrivals():
@@ -139,35 +145,41 @@ class FederatedRun:
                 self.join(site)
 
     def join(self, site: Introduction) -> None:
-        """Make a site a member, unless it does not fit the terms."""
+        """Make a site a member, or refuse it if its rows do not fit the terms."""
         width, most = self.terms.features, self.terms.problem.most_rows
         if why := unfit(site, width, self.options.max_rows, most):
             text = f"{site.name} {why}"
             self.notify(Event.REFUSED, name=site.name, code="census", text=text)
             return
-        self.store.introduce(site)  # written by the commit that makes it a member
+        self.store.introduce(site)  # the commit in the next line writes it
         self.rounds.join(site.name, site.rows)
         self.notify(Event.JOINED, name=site.name)
 
     def remove(self, name: str, why: str) -> None:
-        """R13: remove a member together with its variate."""
+        """Remove a member and its v_i (rule R13), and notify the listener of `why`."""
         self.rounds.remove(name)
         self.notify(Event.LEFT, name=name, why=why)
 
     def dismiss(self) -> None:
-        """Remove members after `max_absence` rounds without an answer.
+        """Remove each member with `max_absence` rounds in a row without an answer.
 
-        Without `max_absence`, only warn: a silent member's variate still counts in V.
+        Without `max_absence`, warn after `LONG` rounds only. The control variate of an
+        absent member stays in V, the sum of all v_i.
         """
         limit = self.options.max_absence
         for name in self.rounds.protocol.absent(limit or LONG):
             if limit is None:
                 self.notify(Event.ABSENT, name=name)
             elif len(self.rounds.state.members) > 1:
-                self.remove(name, "was silent for too long and is removed")
+                self.remove(name, f"was removed after {limit} rounds without an answer")
 
     def farewell(self, names: list[str], reason: str) -> None:
-        """Send sites the model, and tell them that the run is over for them."""
+        """Send sites the farewell: the model, and the end of their part in the run.
+
+        Args:
+            names: the sites.
+            reason: "done" at the end of the run, "left" for sites that leave.
+        """
         rounds = self.rounds
         state = rounds.state
         note = Bye(
@@ -179,14 +191,17 @@ class FederatedRun:
             calibration=self.store.calibration(),
         )
         letters = dict.fromkeys(names, Letter(note, 0, rounds.terms))
-        # Nothing depends on the answers, but an exchange ends only once they are read.
+        # The answers are not used, but the exchange runs only while they are read.
         for _ in rounds.exchange(letters, min(self.options.timeout, PARTING)):
             pass
 
     # Evaluation.
 
     def measure(self) -> None:
-        """Commit a row of the history, if one is due in this round and missing."""
+        """Evaluate the present point and commit a row of the history, if one is due.
+
+        Nothing is done if the history has a row for this round, or if no site answers.
+        """
         rounds = self.rounds
         t, every = rounds.state.round, self.config.eval_every
         if t % every and t != self.config.rounds:
@@ -200,7 +215,8 @@ class FederatedRun:
             columns |= {"auc_test": self.test_auc(self.test)}
         row = rounds.traffic.columns(t, self.costs, self.opening) | columns
         record: dict[str, Any] = {"row": row}
-        # Only the last model is calibrated, on the rows of all sites that answered.
+        # Only the scores of the last model are calibrated, and only if all answers have
+        # counts by score.
         known = [site for site in counts if site is not None]
         if t == self.config.rounds and len(known) == len(counts):
             record["calibration"] = calibration_of(known)
@@ -208,7 +224,7 @@ class FederatedRun:
         self.notify(Event.MEASURED, row=row)
 
     def test_auc(self, test: Table) -> float:
-        """The AUC over the server's own test rows."""
+        """Return the AUC of the present model over the test rows of the server."""
         problem, z = self.rounds.plan.problem, self.rounds.state.variables.z
         scaling = self.terms.scaling
         rows = test if scaling is None else scaled(test, scaling)
@@ -220,7 +236,7 @@ class FederatedRun:
 
 
 def rows_to_score(options: Options) -> Table | None:
-    """The rows of the file that `test` names in the table `[federation]`."""
+    """Read the test rows that the option `test` names. None: there is no test."""
     if options.test is None:
         return None
     if options.test == "a9a":

@@ -1,7 +1,8 @@
 """The start of a federated run: settle the terms with the first sites, or resume.
 
-Either way the result is a `SettledRun`, from which `server.federated_run` runs rounds.
-Sites that come later are admitted there.
+`begin` starts a new run and `resume` continues a stored one. Both return a
+`SettledRun`, with which `server.federated_run` runs the rounds. Sites that connect
+later are admitted in `server.federated_run`.
 """
 
 import time
@@ -18,36 +19,39 @@ from sagda.federation.terms import WIDEST, Options, Terms
 from sagda.federation.transport import Transport
 from sagda.runs.config import Config
 
-POLL = 0.25  # seconds between questions to the transport
+POLL = 0.25  # seconds between calls of the transport for new sites
 
 
 class NoClients(Exception):
-    """Too few sites were connected for too long; all committed rounds are kept."""
+    """Raised if too few sites were connected for too long. The files stay valid."""
 
 
 class SettledRun(NamedTuple):
-    """A run whose terms are fixed, with its state and its store."""
+    """A run whose terms are fixed, with its state and its files."""
 
     terms: Terms
     state: ServerState
     store: ServerStore
-    present: frozenset[str] = frozenset()  # sites introduced since this start
-    leaving: tuple[str, ...] = ()  # sites that wanted to leave before the start
+    # Sites that introduced themselves since this start of the server.
+    present: frozenset[str] = frozenset()
+    # Sites that asked to leave before round 0.
+    leaving: tuple[str, ...] = ()
 
 
 def gathered(
     config: Config, options: Options, transport: Transport, notify: Notify
 ) -> tuple[dict[str, Introduction], set[str]]:
-    """The first sites by name, and the names of sites that wanted to leave instead.
+    """Wait for `options.sites` suitable sites, and return their introductions by name.
 
-    Raises `NoClients` if too few sites are connected after `options.wait` seconds.
+    The second result has the names of sites that asked to leave. Raises `NoClients` if
+    too few sites are connected after `options.wait` seconds.
     """
     introductions: dict[str, Introduction] = {}
     leaving: set[str] = set()
     started = time.monotonic()
     while len(introductions) < options.sites:
         for site in transport.arrivals(moments=bool(config.standardise)):
-            # The first site decides the number of features, unless the options do.
+            # All sites must have the features of the first one, or of the options.
             first = next(iter(introductions.values()), site)
             width = options.features or first.features
             if site.leaving:
@@ -66,7 +70,7 @@ def gathered(
         if len(names) < options.sites:
             if time.monotonic() - started > options.wait:
                 raise NoClients(
-                    f"{len(names)} of {options.sites} sites connected within "
+                    f"only {len(names)} of {options.sites} sites connected within "
                     f"{options.wait:g} seconds"
                 )
             time.sleep(POLL)
@@ -74,24 +78,34 @@ def gathered(
 
 
 def without_moments(config: Config, site: Introduction) -> str | None:
-    """Why the features of a site cannot be standardised, if they must and cannot."""
+    """Return why the features of a site cannot be standardised; None if they can.
+
+    Also returns None if the configuration does not standardise features.
+    """
     if config.standardise and site.features > WIDEST:
         return f"has {site.features} features; `standardise` takes up to {WIDEST}"
     if config.standardise and not site.mean:
-        return "did not send the moments that `standardise` needs"
+        return "did not send mean and squares of each feature, for `standardise`"
     return None
 
 
 def unfit(
     site: Introduction, width: int, max_rows: int, most: int | None = None
 ) -> str | None:
-    """Why a site cannot take part at any time, if so; `most`: rows that a y allows."""
+    """Return why a site cannot take part in a run; None if it can.
+
+    Args:
+        site: the introduction of the site.
+        width: the number of features of the run.
+        max_rows: the largest number of rows of a site in the options.
+        most: the largest number of rows of a site that the problem allows, if limited.
+    """
     if site.features != width:
-        return f"has {site.features} features, the others {width}"
+        return f"has {site.features} features; the run needs {width}"
     if site.rows > max_rows:
-        return f"has {site.rows} rows, above `max_rows`"
+        return f"has {site.rows} rows; `max_rows` allows {max_rows}"
     if most is not None and site.rows > most:
-        return f"has {site.rows} rows; the run takes up to {most} per site"
+        return f"has {site.rows} rows; the problem allows up to {most} per site"
     return None
 
 
@@ -103,7 +117,7 @@ def begin(
     transport: Transport,
     notify: Notify,
 ) -> SettledRun:
-    """A new run called `name`, once enough sites are connected."""
+    """Wait for enough sites, and return a new run called `name`."""
     introductions, leaving = gathered(config, options, transport, notify)
     terms = Terms.settle(config, list(introductions.values()))
     plan = terms.plan(name)
@@ -120,7 +134,10 @@ def begin(
 
 
 def resume(folder: Path, config: Config) -> SettledRun:
-    """The run that a server's folder holds, at its last commit."""
+    """Return the run in a server's folder, with the state of its last commit.
+
+    Raises `BadValue` if `config` is not the configuration of that run.
+    """
     manifest = Manifest.read(folder)
     terms = Terms.read(manifest.terms)
     if changed := differences(terms.config, config):
@@ -133,6 +150,6 @@ def resume(folder: Path, config: Config) -> SettledRun:
 
 
 def differences(then: Config, now: Config) -> list[str]:
-    """The keys that differ, except `rounds`: a run may be made longer."""
+    """Return the keys with different values, except `rounds`: runs may be extended."""
     a, b = then.model_dump(), now.model_dump()
     return [key for key in a if a[key] != b[key] and key != "rounds"]

@@ -1,7 +1,7 @@
-"""The server's process: a federated run in a run folder, from start to results.
+"""The process of the server: a federated run in a run folder, from start to results.
 
-A finished federation leaves the files of a simulated run (`docs/folder.md`), next to
-the server's own folder. The rounds themselves are in `server.federated_run`.
+A finished federation has the same files as a simulated run (`docs/folder.md`), and the
+server's folder `server`. The loop over the rounds is in `server.federated_run`.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from sagda.runs.output import summary_of, write_run
 from sagda.simulator.devices import keep_programs
 from sagda.simulator.history import History
 
-SERVER = "server"  # the server's own folder in a run's
-RESET = "reset"  # a file in the server's folder: reset all variates, once
-NOBODY = 4  # the exit code for too few sites
+SERVER = "server"  # the name of the server's folder in a run folder
+RESET = "reset"  # a file in the server's folder: if it exists, all v_i are reset once
+NOBODY = 4  # the exit code if too few sites were connected
 
 
 class FederatedOutcome(NamedTuple):
-    """The result of a federated run, with the fields of a simulated one."""
+    """The result of a federated run, in the form that writes a simulated run."""
 
     history: History
-    z: Point  # with the one seed as a first axis
+    z: Point  # the last point (x, y), with an axis of one seed in front
     layout: str = "federation"
     compile_seconds: float = 0.0
 
@@ -56,13 +56,13 @@ def run_federation(
     name: str,
     config: Path | None = None,
 ) -> None:
-    """Run what `folder/config.toml` says, from the start or from the last commit.
+    """Run the federation in a run folder, from the start or from the last commit.
 
     Args:
-        folder: the run folder.
+        folder: the run folder. Its config.toml describes the run.
         connect: makes the transport.
-        name: of the run, if it is a new one.
-        config: the server's file, used if the folder has none yet.
+        name: the name of a new run. A resumed run has its name in its files.
+        config: the server's file, from which config.toml is written if it is missing.
     """
     path = folder / "config.toml"
     if not path.exists() and config is not None:
@@ -102,7 +102,11 @@ def run_federation(
 def lock_patiently(
     stack: contextlib.ExitStack, folder: Path, seconds: float = 30.0
 ) -> None:
-    """Lock a folder, waiting up to `seconds` for a killed server to end."""
+    """Lock a folder until `stack` is closed.
+
+    If another process has the lock, wait up to `seconds`: a killed server may need some
+    time to end. Raises `BadValue` if the folder is locked after that.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -114,24 +118,27 @@ def lock_patiently(
 
 
 def claim(folder: Path, config: Path) -> None:
-    """Claim `folder` for the federation that the server's file `config` describes."""
+    """Make `folder` the run folder of the federation that the file `config` describes.
+
+    Raises `BadValue` if the folder holds another run or other files.
+    """
     text = write_terms(*read_terms(config))
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.claim(folder, text, known=(SERVER, "sites"))
 
 
 def write_results(folder: Path, run: FederatedRun) -> None:
-    """Write history, model, recipe, summary and model card, as a simulation does."""
+    """Write history, model, recipe, summary and model card, as for a simulated run."""
     rows, seed = run.store.rows(), run.config.seed
     if not rows:
         return
-    # [1, rows]: one seed. A column that a row does not have is NaN there.
+    # Shape [1, rows], for one seed. A value that a row does not have is NaN.
     columns = {
         key: np.array([[row.get(key, float("nan")) for row in rows]])
         for key in dict.fromkeys(key for row in rows for key in row)
     }
     state, name = run.rounds.state, run.config.algorithms[0]
-    # Simulations have an axis of seeds; a federation has one seed.
+    # Files of simulated runs have an axis of seeds, so one of length 1 is added.
     z = jax.tree.map(lambda a: np.asarray(a)[None], state.variables.z)
     runs = {name: FederatedOutcome(History((seed,), columns), z)}
     recipe = run.terms.recipe("label", 1, run.store.calibration())
@@ -154,7 +161,12 @@ def write_results(folder: Path, run: FederatedRun) -> None:
 def split_of(
     introductions: dict[str, Introduction], names: list[str]
 ) -> dict[str, Any]:
-    """How the rows are split over the members, as the sites said."""
+    """Return how the rows are split over the members, for the summary.
+
+    Args:
+        introductions: the introductions of sites, by name.
+        names: the members.
+    """
     sites = [introductions[name] for name in sorted(names)]
     lines = "".join(f"{site.name} {site.rows} {site.positives}\n" for site in sites)
     return {

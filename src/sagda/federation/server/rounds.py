@@ -1,8 +1,9 @@
-"""The server's part of an algorithm, round by round, over a transport.
+"""The server's part of an algorithm: it computes and commits rounds over a transport.
 
-`FederatedRounds` connects three things: the algorithm's code (`core.run_round`), the
-protocol machine that decides which replies count (`protocol.server`), and a transport.
-It makes no decisions about who takes part: see `server.federated_run`.
+`FederatedRounds` connects the code of the algorithm (`core.run_round`), the protocol
+machine that accepts or refuses replies (`protocol.server`), and a transport. It does
+not decide who takes part: see `server.federated_run`. Rules R1 to R13 are in
+`sagda.federation.protocol`.
 """
 
 import time
@@ -30,8 +31,9 @@ from sagda.keys import key_of, root_key
 from sagda.simulator.cohort import cohort_of
 
 UNFILTERED = Options(min_clients=1, filter="none")  # every answer is used
-AROUND = 1 << 20  # bytes of an answer that are not arrays
-# Refusals that only a false answer gets. Multi-Krum then has fewer liars left to find.
+AROUND = 1 << 20  # limit of the bytes of an answer that are not arrays
+# Codes of refusals that an honest site does not get. Each such refusal means that
+# Multi-Krum has one false reply less to find.
 POISON = (
     "nonfinite", "norm", "format", "keys", "dtype", "shape", "size", "unsigned",
     "stranger", "signature", "name", "run", "config", "version",
@@ -39,11 +41,17 @@ POISON = (
 
 
 class TooFew(Exception):
-    """A phase ended with fewer answers than a round needs (R4)."""
+    """Raised if a round must be abandoned: it has too few answers, or it diverged.
+
+    See rule R4 in `federation/protocol`.
+    """
 
 
 def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
-    """The server's state before round 0. Members are numbered in the order of names."""
+    """Return the server's state before round 0, with the sites `names` as members.
+
+    The numbers of the members are 0, 1, 2, ... in the order of their names.
+    """
     members = {name: Member(number=i) for i, name in enumerate(sorted(names))}
     return ServerState(
         run=plan.run,
@@ -57,52 +65,56 @@ def first_state(plan: Plan, names: Iterable[str]) -> ServerState:
 
 
 def no_answer(name: str, note: Any) -> Refusal:
-    """Why a note is refused that is not of the kind that was asked for."""
+    """Return the refusal for a note that does not answer the letter that was sent."""
     if isinstance(note, Fault):
         return Refusal(note.code, note.text)
     kind = type(note).__name__
-    return Refusal("format", f"{name} answered with a note of kind {kind}.")
+    return Refusal("format", f"{name} answered with a note of the wrong kind, {kind}.")
 
 
 def finite(tree: Any) -> bool:
-    """Whether no float of a tree is NaN or infinite."""
+    """Return whether all floats of a tree are finite (no NaN, no infinity)."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     return all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "f")
 
 
 def mean(*arrays: np.ndarray) -> np.ndarray:
-    """The mean in double precision, rounded to the arrays' own type.
+    """Return the mean of the arrays, computed in double precision.
 
-    Callers give arrays in the order of names, so the order of arrival changes no bit
-    (R5).
+    The result is rounded to the type of the arrays. Callers pass the arrays sorted by
+    name. The result is therefore bit-for-bit the same, whatever the order of arrival
+    (rule R5 in `federation/protocol`).
     """
     return (added(*arrays) / len(arrays)).astype(arrays[0].dtype)
 
 
 @dataclass
 class Exchanges:
-    """The exchanges of one attempt at a round: who is asked, and who was accepted."""
+    """The members that were asked and accepted in one attempt at a round, by name."""
 
-    asked: list[str] | None  # in the present phase; None: a cohort is still to be drawn
-    ever: set[str] = field(default_factory=set)  # in any phase of this attempt
-    accepted: dict[str, list[str]] = field(default_factory=dict)  # by phase, sorted
+    # Members asked in the present phase. None: the cohort is not drawn yet.
+    asked: list[str] | None
+    # Members asked in any phase of this attempt.
+    ever: set[str] = field(default_factory=set)
+    # Members with an accepted reply, sorted, by phase.
+    accepted: dict[str, list[str]] = field(default_factory=dict)
 
 
 class FederatedRounds:
-    """Runs rounds over a transport, each committed before the next one starts.
+    """Runs rounds over a transport. Each round is committed before the next one starts.
 
     Args:
         plan: the settled run.
-        state: the server's state to start or resume from.
+        state: the server's state from which to start or resume.
         transport: carries the letters.
-        save: (state, records) makes both durable at once.
-        terms: the terms that every letter to a site contains.
-        rows: the number of rows by site, where known. It counts samples and bounds the
-            size of answers.
-        clock: seconds since 1970.
-        options: how many answers a round needs, and which of them it uses.
+        save: (state, records) -> None. Makes both durable in one step.
+        terms: the terms as JSON, which every letter to a site contains.
+        rows: the number of rows by site, where known. It is used to count samples and
+            to limit the size of answers.
+        clock: seconds since 1970, from which the new incarnation is made.
+        options: the least number of answers of a round, and the filter.
         notify: is called with every event.
-        cohort: (phase) -> the names to ask, in place of the draw by the run's seed.
+        cohort: (phase) -> the names to ask. None: drawn from the seed of the run.
     """
 
     def __init__(
@@ -125,9 +137,9 @@ class FederatedRounds:
         self.options = options
         self.algorithm, self.first = plan.algorithm, plan.initial_memory()
         self.has_memory = bool(jax.tree.leaves(self.first))
-        self.records: list[Record] = []  # of the next commit
-        self.filtered: set[str] = set()  # left out by the filter in this attempt
-        self.failed = 0  # attempts at the present round that were abandoned
+        self.records: list[Record] = []  # log lines that the next commit will write
+        self.filtered: set[str] = set()  # names that the filter left out, this attempt
+        self.failed = 0  # the number of abandoned attempts at the present round
         self.traffic: Traffic = state.traffic
         self.cohort = self.draw if cohort is None else cohort
         self.save_with_records = save
@@ -135,28 +147,32 @@ class FederatedRounds:
 
     @property
     def state(self) -> ServerState:
-        """The newest durable state."""
+        """Return the newest durable state."""
         return self.protocol.state
 
     @property
     def variables(self) -> Any:
-        """The algorithm's state, with the mean of all memories if it has one."""
+        """Return the state of the algorithm, with the mean V / M if it uses one.
+
+        V is the sum of the control variates v_i of all M members.
+        """
         name, state = self.algorithm.mean, self.state
         if name is None or not state.members:
             return state.variables
-        # V / M comes from the table itself, so that errors cannot add up.
+        # The mean is computed from the table each time, so rounding errors cannot add
+        # up over the rounds.
         memories = memories_of(state.members, self.first)
         return state.variables._replace(**{name: jax.tree.map(mean, *memories)})
 
     # What the protocol machine calls.
 
     def save(self, state: ServerState) -> None:
-        """Make a state durable, together with the records since the last commit."""
+        """Make a state durable, with the records since the last commit."""
         self.save_with_records(state, self.records)
         self.records = []
 
     def check(self, phase: str, parcel: Any) -> Refusal | None:
-        """R3: why a payload is refused, if it is."""
+        """Return the refusal of a payload that is not as specified, or None (R3)."""
         try:
             self.specs.up[phase].unpack(parcel, self.options.bound)
         except Refused as refused:
@@ -164,7 +180,7 @@ class FederatedRounds:
         return None
 
     def renew(self, phase: str, memory: Any, parcel: Any) -> Any:
-        """A member's memory after its reply: the algorithm's own rule."""
+        """Return v_i of a member after its reply, by the rule of the algorithm."""
         if not self.has_memory:
             return None
         memory = self.first if memory is None else memory
@@ -175,15 +191,16 @@ class FederatedRounds:
     # Rounds.
 
     def attempt(self) -> bool:
-        """Run and commit one round (before round 0 the opening, if there is one).
+        """Run and commit one round. Return False if the round was abandoned.
 
-        Returns False if the round was abandoned, and changed nothing (R4).
+        Before round 0, this runs and commits the opening exchange, if the algorithm has
+        one. An abandoned round changes nothing (rule R4 in `federation/protocol`).
         """
         if not self.state.members:
             return False
         t, started = self.state.round, time.monotonic()
         opening = bool(self.algorithm.opening) and not self.state.opened
-        # Every member takes part in the opening; cohorts are drawn in rounds.
+        # Every member takes part in the opening. In a round, `compute` draws a cohort.
         exchanges = Exchanges(self.state.order if opening else None)
         self.filtered.clear()
         try:
@@ -213,19 +230,24 @@ class FederatedRounds:
     def compute(
         self, opening: bool, exchanges: Exchanges
     ) -> tuple[Any, dict[str, Member]]:
-        """The algorithm's state and the members after a round, not yet committed."""
+        """Return the state of the algorithm and the members after a round.
+
+        Nothing is committed here. Raises `TooFew` if the round must be abandoned.
+        """
         algorithm, t = self.algorithm, self.state.round
         phases = algorithm.opening if opening else algorithm.phases
 
         def exchange(phase: Phase, message: Any, carry: Any) -> Any:
-            # `run_round` calls this once a phase: broadcast in, mean of replies out.
+            # `run_round` calls this once per phase. `message` is the broadcast, and the
+            # result is the mean of the replies.
             if exchanges.asked is None or (phase.resample and not opening):
                 exchanges.asked = self.cohort(phase)
             exchanges.ever.update(exchanges.asked)
             accepted = self.ask(phase.name, on_host(message), exchanges.asked)
             if len(accepted) < self.options.min_clients:
                 raise TooFew
-            # Only accepted sites are asked in the next phase: they carry its values.
+            # The next phase asks only these sites: they have stored the values that it
+            # needs.
             names = exchanges.asked = exchanges.accepted[phase.name] = sorted(accepted)
             spec = self.specs.up[phase.name]
             replies = [spec.unpack(accepted[name].payload) for name in names]
@@ -245,17 +267,18 @@ class FederatedRounds:
             self.notify(Event.DIVERGED, round=t)
             raise TooFew
         if algorithm.mean is not None:
-            # V is computed from the table at each commit, never carried along.
+            # The mean V / M is not part of the state: it is computed from the table.
             variables = variables._replace(**{algorithm.mean: None})
-        # A site whose answer was filtered did answer: it is not absent.
+        # A site whose answer was filtered has answered, so it does not count as absent.
         answered = [*exchanges.accepted[last], *self.filtered]
         members = self.protocol.attended(members, exchanges.ever, answered)
         return on_host(variables), members
 
     def draw(self, phase: Phase) -> list[str]:
-        """S_t: the cohort that the run's seed draws.
+        """Return the cohort S_t of the present round t, drawn from the seed of the run.
 
-        A repeated round draws another one, or it would wait for the same absent sites.
+        A repeated round draws another cohort. Otherwise it would wait for the same
+        absent sites again.
         """
         order, root = self.state.order, root_key(self.plan.seed)
         if self.failed:
@@ -267,12 +290,13 @@ class FederatedRounds:
     # Exchanges.
 
     def ask(self, phase: str, message: Any, names: list[str]) -> dict[str, Reply]:
-        """One exchange: the accepted replies by name.
+        """Run one exchange, and return the accepted replies by name.
 
-        A site with a mismatch is sent its memory, and asked a second time (R7).
+        A site that answers with a mismatch is asked a second time, with its v_i in the
+        letter (rule R7 in `federation/protocol`).
         """
         self.protocol.abandon()
-        liars: set[str] = set()  # refused for an answer that only a liar gives
+        liars: set[str] = set()  # sites with a refusal that honest sites do not get
         parcel = self.specs.down[phase].pack(message)
         for _ in range(2):
             letters = {}
@@ -299,7 +323,7 @@ class FederatedRounds:
         return dict(self.protocol.accepted)
 
     def letter(self, name: str, instruction: Instruction) -> Letter:
-        """An instruction as a letter, its memory packed."""
+        """Return the letter with an instruction to the member `name`."""
         memory = instruction.memory
         if memory is not None:
             memory = self.specs.memory.pack(memory)
@@ -308,11 +332,11 @@ class FederatedRounds:
         return Letter(note, self.state.members[name].number, self.terms)
 
     def leave_out(self, phase: str, liars: int) -> None:
-        """Take back the accepted replies that the filter does not believe.
+        """Apply the filter: reject the accepted replies that it leaves out.
 
-        `liars` were refused before, so multi-krum must find fewer. To leave a reply out
-        is exact: the member's old v_i stays in V, and its site drops the pending one
-        (R11).
+        `liars` is the number of false replies that were refused before, so Multi-Krum
+        has fewer to find. V stays exact: the old v_i of a rejected member stays in the
+        table, and its site deletes the pending one (rule R11 in `federation/protocol`).
         """
         accepted, spec = self.protocol.accepted, self.specs.up[phase]
         filter, factor = self.options.filter, self.options.norm_factor
@@ -335,7 +359,7 @@ class FederatedRounds:
     def counted(
         self, phase: str, letters: Mapping[str, Letter]
     ) -> Iterator[tuple[str, Letter]]:
-        """An exchange whose letters are counted in `traffic`."""
+        """Run an exchange like `exchange`, and count its letters in `traffic`."""
         framing = self.transport.framing
         for name, letter in letters.items():
             rows = {phase: self.rows.get(name, 0)}
@@ -350,8 +374,12 @@ class FederatedRounds:
     def exchange(
         self, letters: Mapping[str, Letter], seconds: float | None = None
     ) -> Iterator[tuple[str, Letter]]:
-        """Send letters through the transport, which bounds the size of answers."""
-        # An answer is a reply, or a gradient with counts by score of every row.
+        """Send letters, and yield (name, answer) as answers arrive.
+
+        The transport does not read answers above a size that this method computes.
+        """
+        # An answer is a reply, or the answer to a question. The factor 2 is for double
+        # precision. The 64 bytes per row are for counts by score and single losses.
         specs = [self.specs.point, *self.specs.up.values()]
         arrays = 2 * max(spec.bytes for spec in specs)
         largest = AROUND + arrays + 64 * max(self.rows.values(), default=0)
@@ -360,21 +388,21 @@ class FederatedRounds:
     # Commits outside of rounds.
 
     def note(self, record: Record) -> None:
-        """Commit a record, together with the traffic so far."""
+        """Commit a line of the log, and the traffic since the last commit."""
         self.records.append(record)
         self.protocol.change(self.state.members, traffic=self.traffic)
 
     def join(self, name: str, rows: int) -> None:
-        """Add a member that has `rows` rows."""
+        """Add a member whose site has `rows` rows."""
         self.rows[name] = rows
         self.protocol.join(name)
 
     def remove(self, name: str) -> None:
-        """R13: remove a member with its v_i, and record it."""
+        """Remove a member and its v_i, with a line in the log (rule R13)."""
         self.records.append({"left": name})
         self.protocol.leave(name)
 
     def reset(self) -> None:
-        """R8: set every v_i back to its first value, and record it."""
+        """Give every v_i its first value, with a line in the log (rule R8)."""
         self.records.append({"reset": self.state.epoch + 1})
         self.protocol.reset()

@@ -1,7 +1,7 @@
-"""The server's status while it runs, in a small file for whoever watches its folder.
+"""The status file of a running server: status.json, written again at every event.
 
-`sagda serve` shows it (`server.display`) and restarts a server that has died. The run
-itself never reads it: what must survive is in `server.store`.
+`sagda serve` reads the file, shows it (`server.display`) and restarts a server that has
+died. The server itself does not read it: the durable state is in `server.store`.
 """
 
 import json
@@ -14,15 +14,16 @@ from typing import Any
 from sagda.federation.events import Event
 
 FILE = "status.json"
-NEWEST = 20  # warnings that the file holds
+NEWEST = 20  # the number of newest warnings in the file
 WARNINGS = {
     Event.ABANDONED: "round {round} was abandoned (too few answers) and is repeated",
-    Event.DIVERGED: "round {round} diverged (NaN or infinity) and does not count; "
-    "lower the learning rates, or set `bound` to refuse replies that are too long",
+    Event.DIVERGED: "round {round} diverged (NaN or infinity) and is repeated; "
+    "lower the learning rates, or set `bound` to refuse replies with a large norm",
     Event.JOINED: "{name} joined",
     Event.LEFT: "{name} {why}",
-    Event.ABSENT: "{name} has not answered for many rounds; its variate still counts",
-    Event.RESET: "all variates were reset: epoch {epoch}",
+    Event.ABSENT: "{name} has not answered for many rounds; its control variate stays "
+    "in the mean until the site leaves, or `max_absence` removes it",
+    Event.RESET: "all control variates were reset (epoch {epoch})",
 }
 
 
@@ -30,36 +31,42 @@ WARNINGS = {
 class FederationStatus:
     """The content of status.json."""
 
-    pid: int
-    rounds: int  # in total
-    sites: int  # that the run waits for
+    pid: int  # of the server
+    rounds: int  # the number of rounds in total
+    sites: int  # the number of sites that the run waits for
     state: str = "waiting"  # waiting, running, done or failed
-    round: int = 0
+    round: int = 0  # the number of committed rounds
     phase: str = ""
-    waiting_for: list[str] = field(default_factory=list)  # in this exchange
-    answered: list[str] = field(default_factory=list)  # in this exchange
-    refused: dict[str, str] = field(default_factory=dict)  # in this exchange: codes
-    refusals: dict[str, int] = field(default_factory=dict)  # since the start, by code
-    accepted: dict[str, list[str]] = field(default_factory=dict)  # in the last round
+    # Names of sites in the present exchange.
+    waiting_for: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # with the code
+    # Refused answers since the start, by code.
+    refusals: dict[str, int] = field(default_factory=dict)
+    # Members whose replies were used in the last round, by phase.
+    accepted: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    row: dict[str, Any] = field(default_factory=dict)  # the newest of the history
-    left: float = 0.0  # seconds, estimated
-    code: int | None = None  # the exit code, once it has ended
-    sentence: str = ""  # why it failed
+    row: dict[str, Any] = field(default_factory=dict)  # the newest row of the history
+    left: float = 0.0  # the estimated time to the end in seconds
+    code: int | None = None  # the exit code. None: the server has not ended.
+    sentence: str = ""  # why the server failed
 
 
 class StatusFile:
-    """Writes status.json after every event; the file is whole at any time."""
+    """A listener that writes status.json after every event.
+
+    The file is replaced in one step, so a reader never gets an incomplete one.
+    """
 
     def __init__(self, folder: Path, rounds: int, sites: int):
         self.path = folder / FILE
         self.status = FederationStatus(os.getpid(), rounds, sites)
         self.started = time.monotonic()
-        self.first: int | None = None  # the first round committed since the start
+        self.first: int | None = None  # the round of the first commit since the start
         self.write()
 
     def __call__(self, event: Event, **details: Any) -> None:
-        """Update the file for an event: a warning, or what `on_EVENT` does."""
+        """Add a warning for the event or call its method `on_EVENT`; write the file."""
         if event in WARNINGS:
             self.warn(WARNINGS[event].format(**details))
         else:
@@ -67,7 +74,7 @@ class StatusFile:
         self.write()
 
     def write(self) -> None:
-        """Replace the file; no fsync, since nothing depends on it after a crash."""
+        """Replace the file. Without fsync, because nothing needs it after a crash."""
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(asdict(self.status)))
         part.replace(self.path)
@@ -92,20 +99,23 @@ class StatusFile:
         refusals[code] = refusals.get(code, 0) + 1
 
     def heard(self, name: str) -> None:
-        """A site answered, so the exchange no longer waits for it."""
+        """Remove a site from those that the exchange waits for."""
         waiting = self.status.waiting_for
         self.status.waiting_for = [other for other in waiting if other != name]
 
     def on_committed(self, round: int, accepted: dict[str, list[str]]) -> None:
         if self.first is None:
-            # The first round compiles: time is measured after it.
+            # The first round includes compilation, so the clock starts after it.
             self.first, self.started = round, time.monotonic()
         elif round > self.first:
             each = (time.monotonic() - self.started) / (round - self.first)
             self.status.left = each * (self.status.rounds - round)
         self.status.round, self.status.accepted = round, accepted
         if min(map(len, accepted.values()), default=2) == 1:
-            self.warn("a round with one site: its variate can be told from the mean")
+            self.warn(
+                "a round used the reply of one site only, so others can compute this "
+                "reply from the new point; raise `min_clients`"
+            )
 
     def on_measured(self, row: dict[str, Any]) -> None:
         self.status.row, self.status.round = row, row["round"]
@@ -115,19 +125,19 @@ class StatusFile:
         self.status.waiting_for, self.status.left = [], 0.0
 
     def warn(self, text: str) -> None:
-        """Add a warning, unless it is among the newest already."""
+        """Add a warning, unless the newest warnings include it."""
         if text not in self.status.warnings:
             self.status.warnings = [*self.status.warnings, text][-NEWEST:]
 
     def end(self, code: int, sentence: str = "") -> None:
-        """Write how the server ended."""
+        """Write the exit code of the server, and why it failed."""
         self.status.state = "done" if code == 0 else "failed"
         self.status.code, self.status.sentence = code, sentence
         self.write()
 
 
 def read_status(folder: Path) -> FederationStatus | None:
-    """The content of status.json in a server's folder, or None if there is none."""
+    """Read status.json in a server's folder. None: it is missing or not valid."""
     try:
         return FederationStatus(**json.loads((folder / FILE).read_text()))
     except (FileNotFoundError, ValueError, TypeError):

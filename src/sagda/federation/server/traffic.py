@@ -1,7 +1,7 @@
-"""Counts of what a federated run has exchanged, made from the letters themselves.
+"""`Traffic`: the messages, bytes and rows of a federated run, counted letter by letter.
 
-The simulator computes the same columns from traced programs (`simulator.recorder`).
-Here they are counted, so that failed rounds and refused answers are included.
+The simulator computes the same columns of the history from traced programs
+(`simulator.recorder`). The counts here include abandoned rounds and refused answers.
 """
 
 from typing import Any, NamedTuple
@@ -14,21 +14,25 @@ from sagda.simulator.rounds import Tally
 
 
 class Traffic(NamedTuple):
-    """Totals over all sites; byte counts are those of the arrays alone."""
+    """Totals of a run over all sites, since its start."""
 
-    down: int = 0
-    up: int = 0
-    evaluation: int = 0  # bytes of evaluations, both directions
+    down: int = 0  # bytes of arrays from the server to sites, in rounds
+    up: int = 0  # bytes of arrays from sites to the server, in rounds
+    evaluation: int = 0  # bytes of arrays in evaluations, both directions
     framing: int = 0  # bytes that are not arrays, both directions
-    lost: int = 0  # rounds that were abandoned
-    seconds: float = 0.0  # in rounds that were committed
-    asked: dict[str, int] = {}  # noqa: RUF012 # by phase; never changed in place
-    answers: dict[str, int] = {}  # noqa: RUF012 # by phase
-    rows: dict[str, int] = {}  # noqa: RUF012 # by phase, summed over the sites asked
-    refused: dict[str, int] = {}  # noqa: RUF012 # by code
+    lost: int = 0  # abandoned attempts at rounds
+    seconds: float = 0.0  # computing time of committed rounds, with the waiting
+    # The dicts are replaced at every change, so these defaults are never changed.
+    asked: dict[str, int] = {}  # noqa: RUF012 # letters sent, by phase
+    answers: dict[str, int] = {}  # noqa: RUF012 # accepted replies, by phase
+    rows: dict[str, int] = {}  # noqa: RUF012 # rows of the sites asked, by phase
+    refused: dict[str, int] = {}  # noqa: RUF012 # refused answers, by code
 
     def plus(self, **amounts: Any) -> "Traffic":
-        """With amounts added to the fields of those names; a dict adds key by key."""
+        """Return a copy with the amounts added to the fields of those names.
+
+        An amount that is a dict is added key by key.
+        """
         sums: dict[str, Any] = {}
         for field, amount in amounts.items():
             total = getattr(self, field)
@@ -45,7 +49,13 @@ class Traffic(NamedTuple):
         phases: tuple[PhaseCost, ...],
         opening: tuple[PhaseCost, ...],
     ) -> dict[str, Any]:
-        """The counting columns of a history row, as a simulated run has them."""
+        """Return the columns of a history row that count gradients, bytes and time.
+
+        Args:
+            rounds: the number of committed rounds.
+            phases: the costs of the phases of a round.
+            opening: the costs of the phases of the opening exchange.
+        """
 
         def tally(costs: tuple[PhaseCost, ...]) -> Tally:
             of = lambda counts: np.array([[counts.get(c.name, 0) for c in costs]])
