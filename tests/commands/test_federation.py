@@ -38,7 +38,10 @@ def mistake(capsys, *arguments):
     ("text", "said"),
     [
         ('data = "a9a"', "`data` is for simulations"),
-        ('algorithms = ["sagda-i", "fsgda"]', "runs one algorithm, got sagda-i, fsgda"),
+        (
+            'algorithms = ["sagda-i", "fsgda"]',
+            "must have one name in a federation, got sagda-i",
+        ),
         ('problem = "quadratic"', "`problem` must be one of auc, dro"),
         ("[federation]\nsite = 3", "`federation key` must be one of"),
         ("[federation]\nsites = 0", "`federation.sites` must be at least 1"),
@@ -163,13 +166,13 @@ def test_terms_follow_from_all_sites_together(here):
     terms = Terms.settle(config, sites)
     assert (terms.tau, terms.samples, terms.features) == (0.3, 40, 3)
     assert Terms.read(terms.text) == terms
-    with pytest.raises(BadValue, match="one number of features, got 3 and 4"):
+    with pytest.raises(BadValue, match="the same number of features, got 3 and 4"):
         Terms.settle(config, [*sites, Introduction("c", 5, 1, 4)])
     with pytest.raises(BadValue, match="got only negative ones"):
         Terms.settle(config, [Introduction("a", 10, 0, 3)])
     assert unfit(Introduction("c", 50, 1, 3), width=3, max_rows=50) is None
     assert "has 4 features" in (unfit(Introduction("c", 5, 1, 4), 3, 50) or "")
-    assert "above `max_rows`" in (unfit(Introduction("c", 51, 1, 3), 3, 50) or "")
+    assert "`max_rows` allows 50" in (unfit(Introduction("c", 51, 1, 3), 3, 50) or "")
     assert "up to 9 per site" in (unfit(Introduction("c", 10, 1, 3), 3, 50, 9) or "")
 
 

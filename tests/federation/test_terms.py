@@ -11,9 +11,12 @@ from sagda.federation.terms import read_terms
     ("table", "said"),
     [
         ({"filter": "median"}, "puts numbers into V = sum of v_i that no site has"),
-        ({"filter": "trimmed-mean"}, "must choose among whole answers"),
+        ({"filter": "trimmed-mean"}, "must be norm, multi-krum or none: a median"),
         ({"filter": "krum"}, "must be one of norm, multi-krum, none"),
-        ({"filter": "multi-krum", "sites": 9}, "`federation.faulty` must say how many"),
+        (
+            {"filter": "multi-krum", "sites": 9},
+            "`federation.faulty` must be at least 1",
+        ),
         (
             {"filter": "multi-krum", "faulty": 2, "sites": 6},
             "`federation.sites` must be at least 7",

@@ -1,8 +1,8 @@
 """Events of a federated run, and the listener that is notified of them.
 
-The server and its transport notify one listener, which keeps `status.json` and the
-audit log (`federation.server.status`, `federation.server.audit`). Nothing in a run
-depends on a listener.
+The server and its transport call one listener with every event. The listener writes
+`status.json` (`federation.server.status`) and the audit log
+(`federation.server.audit`). The results of a run do not depend on the listener.
 """
 
 from enum import Enum
@@ -10,28 +10,28 @@ from typing import Any, Protocol
 
 
 class Event(Enum):
-    """What happened; the comment names the details that come with it."""
+    """The kinds of events. Each comment begins with the details in brackets."""
 
-    WAITING = "waiting"  # names, sites: too few sites are connected yet
-    ASKED = "asked"  # phase, names
-    ACCEPTED = "accepted"  # name, phase, letter
-    REFUSED = "refused"  # name, code, text, letter
-    COMMITTED = "committed"  # round, accepted: the names by phase
-    ABANDONED = "abandoned"  # round: too few answers; it will be repeated
-    DIVERGED = "diverged"  # round: NaN or infinity; it will be repeated
-    MEASURED = "measured"  # row: of the history
-    JOINED = "joined"  # name
-    LEFT = "left"  # name, why
-    ABSENT = "absent"  # name: has not answered for many rounds
-    RESET = "reset"  # epoch: every variate is the first one again
-    DONE = "done"  # round
+    WAITING = "waiting"  # [names, sites] too few sites are connected
+    ASKED = "asked"  # [phase, names] the server sent letters to these sites
+    ACCEPTED = "accepted"  # [name, phase, letter] the server accepted an answer
+    REFUSED = "refused"  # [name, code, text, letter] the server refused an answer
+    COMMITTED = "committed"  # [round, accepted: names by phase] a round is durable
+    ABANDONED = "abandoned"  # [round] too few answers; the round will be repeated
+    DIVERGED = "diverged"  # [round] NaN or infinity; the round will be repeated
+    MEASURED = "measured"  # [row] the history has a new row
+    JOINED = "joined"  # [name] a site became a member
+    LEFT = "left"  # [name, why] a member was removed
+    ABSENT = "absent"  # [name] a member has not answered for many rounds
+    RESET = "reset"  # [epoch] every control variate has its first value again
+    DONE = "done"  # [round] the last round is committed
 
 
 class Notify(Protocol):
-    """A listener: called with every event and its details."""
+    """The type of a listener: a function that takes an event and its details."""
 
     def __call__(self, event: Event, **details: Any) -> None: ...
 
 
 def nobody(event: Event, **details: Any) -> None:
-    """The listener that ignores every event."""
+    """Ignore the event: the listener of runs that need none."""

@@ -1,7 +1,8 @@
-"""What server and sites agree on before a run, and the arrays of every message.
+"""The plan of a settled run, and the names and shapes of the arrays in every message.
 
-Both sides build the same plan from the same terms (`federation.terms`). Its digest
-`config` is in every message, so that a difference is refused.
+The server and each site build the same plan from the same terms (`federation.terms`).
+Every message contains `config`, a digest of the terms, so that a message of a run with
+other terms is refused. Next: `federation.protocol.wire` for `Spec`.
 """
 
 from typing import Any, NamedTuple
@@ -22,16 +23,16 @@ from sagda.simulator.simulate import draw_starts
 
 
 class Plan(NamedTuple):
-    """A settled run: everything that either side needs to do its part."""
+    """One settled run: what the server and the sites need to compute the rounds."""
 
     method: Method
     problem: Problem
-    run: str
-    config: str  # the digest of the configuration
+    run: str  # the name of the run
+    config: str  # the digest of the terms
     seed: int
-    batch_size: int | None
-    cohort: int
-    width: int  # features of a row
+    batch_size: int | None  # None: a batch has all rows of the site
+    cohort: int  # the largest number of members in one round
+    width: int  # the number of features
     float64: bool = False
 
     @property
@@ -43,10 +44,10 @@ class Plan(NamedTuple):
         return jnp.float64 if self.float64 else jnp.float32
 
     def start(self) -> Point:
-        """z_0, drawn as the simulator draws it.
+        """Return the initial point z_0 = (x_0, y_0), as the simulator draws it.
 
-        The draw is in single precision whatever the run's precision, so that all
-        precisions start from one point.
+        The draw always uses single precision, so that a run in double precision starts
+        from the same point.
         """
         with jax.enable_x64(False):
             if self.problem.uses_torch:
@@ -59,18 +60,25 @@ class Plan(NamedTuple):
             return on_host(self.problem.project(z))
 
     def shape(self) -> Point:
-        """The shapes of z_0, without computing it."""
+        """Return the shapes and types of z_0 without computing z_0."""
         z = shape_of(self.problem)
         with jax.enable_x64(self.float64):
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, self.dtype), z)
 
     def initial_memory(self) -> Any:
-        """The first memory of every member; both sides compute the same."""
+        """Return the first value of v_i, which is the same for all members.
+
+        The server and the sites compute this value without a message.
+        """
         with jax.enable_x64(self.float64):
             return on_host(self.algorithm.memory(self.start()))
 
     def initial_variables(self) -> Any:
-        """The algorithm's state before round 0, without the mean of all memories."""
+        """Return the state of the algorithm before round 0.
+
+        The mean V / M of all control variates is left out: the server computes it from
+        its table of members.
+        """
         algorithm, z = self.algorithm, self.start()
         with jax.enable_x64(self.float64):
             state = on_host(algorithm.init(z))
@@ -79,25 +87,27 @@ class Plan(NamedTuple):
         return state._replace(**{algorithm.mean: None})
 
     def check(self) -> None:
-        """Raise if memories are renewed before the last phase of a round.
+        """Raise `BadValue` if a phase before the last one of a round changes v_i.
 
-        A commit stores one new version per member (R5), made by one reply.
+        One reply makes one version of v_i, and a commit stores one new version of each
+        member (rule R5 in `federation/protocol`).
         """
         for phase in self.algorithm.phases[:-1]:
             if phase.renew is not keep:
                 raise BadValue(
-                    f"{self.method.name} renews memories in phase {phase.name!r}; "
-                    "federations can do so in the last phase of a round only."
+                    "control variates must change in the last phase of a round only, "
+                    f"got {self.method.name}, which changes them in phase "
+                    f"{phase.name!r}; choose another algorithm."
                 )
 
 
 def on_host(tree: PyTree) -> Any:
-    """The tree with NumPy arrays."""
+    """Return the tree with NumPy arrays in place of JAX arrays."""
     return jax.tree.map(np.asarray, tree)
 
 
 def added(*arrays: np.ndarray) -> np.ndarray:
-    """The sum of arrays, in the given order and in double precision."""
+    """Return the sum of the arrays in double precision, added in the given order."""
     total = np.zeros(arrays[0].shape, np.float64)
     for array in arrays:
         total = total + array
@@ -105,23 +115,23 @@ def added(*arrays: np.ndarray) -> np.ndarray:
 
 
 def phase_of(algorithm: Algorithm, name: str) -> Phase:
-    """The phase of that name, of a round or of the opening."""
+    """Return the phase called `name`, in a round or in the opening exchange."""
     phases = (*algorithm.opening, *algorithm.phases)
     return next(phase for phase in phases if phase.name == name)
 
 
 class Specs(NamedTuple):
-    """What each phase sends and carries, by name of the phase."""
+    """The specs of all trees of arrays in a run. Dicts have a key for each phase."""
 
-    down: dict[str, Spec]
-    up: dict[str, Spec]
-    carried: dict[str, Spec]  # what a site carries to the next phase
-    memory: Spec  # a member's v_i
-    point: Spec  # z
+    down: dict[str, Spec]  # what the server broadcasts
+    up: dict[str, Spec]  # what a site replies
+    carried: dict[str, Spec]  # what a site stores until the next phase of the round
+    memory: Spec  # the control variate v_i of a member
+    point: Spec  # z = (x, y)
 
     @classmethod
     def of(cls, plan: Plan) -> "Specs":
-        """The specs of a plan, found by tracing one client without data."""
+        """Return the specs of a plan: trace the work of one client without data."""
         algorithm, z, probe = plan.algorithm, plan.shape(), Probe(plan.batch_size)
         down, up, carried = {}, {}, {}
         # Shapes are traced, so that no site needs rows to know what it will send.

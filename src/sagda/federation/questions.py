@@ -25,22 +25,27 @@ BITS = 24  # of a score in single precision: sign, exponent and 15 bits of manti
 
 
 class ScoreCounts(NamedTuple):
-    """How many rows of either class have each score; three arrays of one length."""
+    """The numbers of positive and negative rows at each score, in arrays of one length.
 
-    score: np.ndarray  # whole numbers in the order of the scores
+    Scores are integers here, which have the same order as the scores of the model.
+    """
+
+    score: np.ndarray
     positives: np.ndarray
     negatives: np.ndarray
 
 
-SCORES = ScoreCounts._fields  # the names of the parts with counts by score
+SCORES = ScoreCounts._fields  # the names of these three arrays in an answer
 
 
 def question_of(problem: Problem, share_losses: bool) -> str:
-    """The question that an evaluation asks first.
+    """Return the question that an evaluation of `problem` asks first.
 
-    quadratic  y is one number in which f is quadratic: Phi follows from one exchange
-    sums       Phi takes two exchanges: sums that determine y*, then f at y*
-    point      f and its gradients only, without Phi
+    Phi(x) is the maximum of f(x, y) over y, and y* is where f has that maximum.
+
+    quadratic: f is quadratic in y, a single number. One exchange determines Phi.
+    sums: Phi takes two exchanges: sums that determine y*, then f at (x, y*).
+    point: f and its gradients only, without Phi.
     """
     if problem.quadratic_in_y:
         return "quadratic"
@@ -48,9 +53,10 @@ def question_of(problem: Problem, share_losses: bool) -> str:
 
 
 def answer_spec(plan: Plan, z: Point, question: str) -> Spec:
-    """The means that a site must answer with, in double precision.
+    """Return the spec of the means with which a site must answer `question`.
 
-    The counts by score come in addition; their length is the site's choice.
+    The means are in double precision. An answer may also contain `ScoreCounts`, which
+    this spec leaves out because each site chooses their length.
     """
     problem = plan.problem
     with jax.enable_x64(True):
@@ -63,8 +69,8 @@ def answer_spec(plan: Plan, z: Point, question: str) -> Spec:
             return Spec.of({"f": values, "grad": jax.tree.map(two, z.x)})
         tree = {"f": wide(0.0), "grad": z}
         if question == "sums":
-            # The sums of one row have the shape of the sums of many.
-            # The problem is traced with the shapes of one row and of its weight.
+            # Sums over one row have the same shape as sums over many rows, so the
+            # problem is traced with one row and its weight.
             column = lambda dtype, *shape: jax.ShapeDtypeStruct((1, *shape), dtype)
             number = column(np.float64)
             features = column(np.float64, plan.width)

@@ -1,8 +1,8 @@
 """The terms of a run: the server's file, and the constants settled with its sites.
 
-`Options` is the table `[federation]` of the server's file; everything else in it is a
-configuration as simulations have it (`runs.config`). `Terms` travel in every letter,
-and both sides derive the same `plan` from them.
+The server's file is a configuration of a simulation (`runs.config`) with a table
+`[federation]`, which is read as `Options`. Every letter of a run contains `Terms`. The
+server and the sites derive the same plan from them (`federation.plan`).
 """
 
 import json
@@ -30,64 +30,64 @@ from sagda.runs.model_file import ModelEntry, recipe_of
 from sagda.runs.parameters import method_of
 
 TABLE = "federation"
-# Keys of simulations: in a federation the sites bring rows and partition.
+# Keys of simulations only. In a federation, each site brings its own rows.
 BROUGHT = (
     "data", "label", "client_column", "categorical", "positive", "per_class",
     "clients", "samples", "partition", "alpha", "split_seed", "dropout", "seeds",
     "layout", "grid", "trials",
 )  # fmt: skip
-WATCHED = ("track", "stop_early", "patience")
-WIDEST = 1000  # features that can be standardised: two numbers each in each letter
+WATCHED = ("track", "stop_early", "patience")  # keys of trackers and early stops
+# The limit of features that can be standardised: each adds two numbers to each letter.
+WIDEST = 1000
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Options(BaseModel):
-    """How a federation runs its rounds: the table `[federation]`."""
+    """The options of a federated run: the table `[federation]` of the server's file."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
     )
 
     sites: Count = 2
-    """Sites that must be connected before the first round."""
+    """Number of sites that must be connected before the first round."""
     min_clients: Count = 2
-    """Answers that every exchange of a round needs. With fewer it is repeated."""
+    """Least number of answers in each exchange. With fewer, a round is repeated."""
     timeout: Seconds = 120.0
-    """Seconds that an exchange may take."""
+    """Time limit of an exchange in seconds."""
     wait: Seconds = 600.0
-    """Seconds to wait for sites before the server ends. Its state stays on disk."""
+    """Seconds that the server waits for sites before it ends. It can be resumed."""
     max_absence: Count | None = None
-    """Rounds without an answer after which a site is removed (default: never)."""
+    """Rounds in a row without an answer that remove a site (default: never)."""
     features: Count | None = None
-    """Number of features (default: the first site's)."""
+    """Number of features (default: that of the first site)."""
     max_rows: Count = 1 << 24
-    """Rows that a site may have. DRO's y has one number for each row of the largest."""
+    """Largest number of rows of a site. DRO's y has an entry for each of them."""
     bound: Annotated[float, Field(gt=0)] | None = None
     """Largest Euclidean norm of a reply (default: no bound)."""
     filter: str = "norm"
     """Filter against false answers: norm, multi-krum or none."""
     norm_factor: Annotated[float, Field(gt=1)] = 30.0
-    """How many times longer than the median an answer may be."""
+    """Largest norm of a reply, as a multiple of the median norm."""
     faulty: Annotated[int, Field(ge=0)] = 0
-    """Sites of an exchange that may lie, for multi-krum."""
+    """Number of sites in an exchange that may send false answers, for multi-krum."""
     share_losses: bool = False
     """Let sites send the losses of single rows, which DRO needs to evaluate Phi."""
     test: str | None = None
-    """File with test rows that the server scores, or a9a."""
+    """File with test rows, or a9a. The server scores these rows at each evaluation."""
     label: str = "label"
-    """Label column of that file."""
+    """Label column of the file `test`."""
     positive: str | None = None
-    """Label of the positive class in that file."""
+    """Label of the positive class in the file `test`."""
 
     @field_validator("filter")
     @classmethod
     def known_filter(cls, value: str) -> str:
-        """A filter that keeps V exact, or an error that says why not."""
+        """Return the name of a known filter; raise for filters that make V wrong."""
         if value in COORDINATES:
             raise ValueError(
-                "must choose among whole answers: a median or mean of single "
-                "coordinates puts numbers into V = sum of v_i that no site has, and "
-                "every later correction would be wrong; use norm or multi-krum"
+                "must be norm, multi-krum or none: a median or mean of single "
+                "coordinates puts numbers into V = sum of v_i that no site has"
             )
         if value not in FILTERS:
             raise ValueError(f"must be one of {', '.join(FILTERS)}")
@@ -95,7 +95,7 @@ class Options(BaseModel):
 
 
 def read_terms(path: Path) -> tuple[Config, Options]:
-    """Read a server's file: a configuration with a table `[federation]`."""
+    """Read the server's file: return its configuration and its table `[federation]`."""
     values, text = configs.read_toml(path)
     table = values.pop(TABLE, {})
     model = values.get("model")
@@ -118,9 +118,9 @@ def read_terms(path: Path) -> tuple[Config, Options]:
 
 
 def check_keys(values: dict[str, Any]) -> None:
-    """Raise for keys that only simulations take."""
-    brought = "in a federation every site brings its own rows, and one seed is run"
-    watched = "a federation runs all its rounds and keeps history.csv"
+    """Raise `BadValue` for keys that are for simulations only."""
+    brought = "a federation runs one seed, on the rows that the sites bring; remove it"
+    watched = "a federation runs all rounds and writes history.csv; remove it"
     reasons = dict.fromkeys(BROUGHT, brought) | dict.fromkeys(WATCHED, watched)
     for key in values:
         if key in reasons:
@@ -128,10 +128,12 @@ def check_keys(values: dict[str, Any]) -> None:
 
 
 def check_config(config: Config) -> Config:
-    """The resolved configuration, if a federation can run it."""
+    """Return the resolved configuration; raise if a federation cannot run it."""
     if len(config.algorithms) != 1:
         names = ", ".join(config.algorithms)
-        raise BadValue(f"a federation runs one algorithm, got {names}.")
+        raise BadValue(
+            f"`algorithms` must have one name in a federation, got {names}; keep one."
+        )
     able = [name for name, kind in PROBLEMS.items() if kind.federates]
     check.choice("problem", config.problem, able)
     kind = PROBLEMS[config.problem]
@@ -143,15 +145,16 @@ def check_config(config: Config) -> Config:
 
 
 def check_numbers(config: Config, options: Options) -> None:
-    """Raise if a round asks fewer sites than the options need."""
+    """Raise `BadValue` if a round asks fewer sites than the options need."""
     need = max(least(options.filter, options.faulty), options.min_clients)
     if options.filter == "multi-krum":
-        # The filter takes `faulty` answers away, and `min_clients` must be left.
+        # The filter removes `faulty` answers, and at least `min_clients` must remain.
         need = max(need, options.min_clients + options.faulty)
         if not options.faulty:
             raise BadValue(
-                f"`{TABLE}.faulty` must say how many sites may lie if "
-                f"`{TABLE}.filter` is multi-krum, got 0."
+                f"`{TABLE}.faulty` must be at least 1 if `{TABLE}.filter` is "
+                "multi-krum, got 0; give the number of sites that may send false "
+                "answers."
             )
     asked = config.cohort or options.sites
     if asked < need:
@@ -163,35 +166,37 @@ def check_numbers(config: Config, options: Options) -> None:
 
 
 def write_terms(config: Config, options: Options) -> str:
-    """Configuration and options as one TOML text, which `read_terms` reads back."""
+    """Return configuration and options as a TOML text, which `read_terms` can read."""
     values = config.model_dump(exclude_none=True, exclude=set(BROUGHT))
     given = options.model_dump(exclude_none=True)
     return configs.toml_text({"schema": configs.SCHEMA, **values, TABLE: given})
 
 
 class Terms(BaseModel):
-    """A configuration with the constants that follow from all sites together."""
+    """The configuration of a run, with constants that follow from all sites' rows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: Config
-    clients: Count  # sites when the run began
-    features: Count
-    samples: Count  # rows of the largest site
-    tau: Annotated[float, Field(gt=0, lt=1)]  # the sites' mean share of positives
-    mean: tuple[float, ...] | None = None  # of every feature over all sites
-    scale: tuple[float, ...] | None = None  # both None unless features are standardised
+    clients: Count  # the number of sites at the start of the run
+    features: Count  # the number of features
+    samples: Count  # the number of rows of the largest site
+    # tau: the share of positive rows of a site, averaged over the sites.
+    tau: Annotated[float, Field(gt=0, lt=1)]
+    # Mean and scale of each feature over all sites. None: no standardisation.
+    mean: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
 
     @classmethod
     def settle(cls, config: Config, sites: list[Introduction]) -> "Terms":
-        """The terms that follow from what the first sites said of their rows."""
+        """Return the terms that follow from the introductions of the first sites."""
         widths = sorted({site.features for site in sites})
         if len(widths) > 1:
             raise BadValue(
-                f"all sites must have one number of features, got {widths[0]} and "
+                f"all sites must have the same number of features, got {widths[0]} and "
                 f"{widths[-1]}; check their files and label columns."
             )
-        # The mean of shares, not the share of all rows: each site counts alike in f.
+        # The mean of the shares, because every site has the same weight in f.
         shares = [site.positives / site.rows for site in sites]
         tau = sum(shares) / len(shares)
         if not 0 < tau < 1:
@@ -210,14 +215,14 @@ class Terms(BaseModel):
             return terms
         of = lambda s: FeatureMoments(s.rows, np.array(s.mean), np.array(s.squares))
         scaling = Scaling.from_clients(map(of, sites))
-        # Nine digits determine a single-precision number and keep letters short.
+        # Nine digits determine a single-precision number. More would lengthen letters.
         short = lambda column: tuple(float(f"{value:.9g}") for value in column)
         columns = {name: short(c) for name, c in scaling._asdict().items()}
         return terms.model_copy(update=columns)
 
     @classmethod
     def read(cls, text: str) -> "Terms":
-        """The terms from their JSON text."""
+        """Return the terms from their JSON text; raise `BadValue` if it is invalid."""
         try:
             return cls(**json.loads(text))
         except (ValidationError, ValueError, TypeError):
@@ -228,12 +233,12 @@ class Terms(BaseModel):
 
     @property
     def text(self) -> str:
-        """The terms as JSON; its digest names the configuration in every message."""
+        """Return the terms as JSON. Its digest is the field `config` of messages."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @property
     def scaling(self) -> Scaling | None:
-        """The scaling that every site applies to its features, if any."""
+        """Return the scaling that every site applies to its features, or None."""
         if self.mean is None or self.scale is None:
             return None
         return Scaling(np.array(self.mean), np.array(self.scale))
@@ -245,10 +250,14 @@ class Terms(BaseModel):
         calibration: list[float] | None,
         encoding: Encoding | None = None,
     ) -> dict[str, Any]:
-        """The content of recipe.json, with which the model scores rows of a file.
+        """Return the content of recipe.json, which `sagda score` needs.
 
-        A site passes `encoding`, because it knows the names of its columns. The server
-        knows only their number.
+        Args:
+            label: the name of the label column.
+            positive: the label of the positive class.
+            calibration: slope and offset of the calibrated scores, if known.
+            encoding: how columns become features. Only a site knows the names of its
+                columns, so the server passes None.
         """
         name, seed = self.config.algorithms[0], self.config.seed
         model = ModelEntry(name, seed, calibration=calibration)
@@ -264,19 +273,19 @@ class Terms(BaseModel):
 
     @property
     def facts(self) -> Facts:
-        """What problems need to know about the sites' rows."""
+        """Return the facts about the rows of all sites that problems need."""
         return Facts(self.clients, self.features, self.samples, self.tau)
 
     @property
     def problem(self) -> Problem:
-        """The problem, built from the configuration and the sites' facts."""
+        """Return the problem, built from the configuration and from `facts`."""
         config = self.config
         options = config.set.get(config.problem, {})
         problem = problem_of(config.problem, self.facts, config.model, options)
         return treated(problem, config)
 
     def plan(self, run: str) -> Plan:
-        """The plan of the run of that name."""
+        """Return the plan of the run called `run`."""
         config, problem = self.config, self.problem
         if problem.uses_torch:
             from sagda.models.torch import check_models
@@ -289,7 +298,7 @@ class Terms(BaseModel):
             config=durable.digest(self.text.encode()),
             seed=config.seed,
             batch_size=None if config.batch_size == "all" else config.batch_size,
-            # Without a cohort every member takes part, however many join later.
+            # The default is above any number of members, so that all take part.
             cohort=config.cohort or 2**31 - 1,
             width=self.features,
             float64=config.float64,

@@ -1,8 +1,9 @@
-"""The one protocol that a transport implements to carry letters to sites and back.
+"""`Transport`: the methods that carry letters to sites, and answers back to the server.
 
-A transport knows sites by name, and neither algorithms nor configurations. Letters may
-arrive in any order, twice, late or never: the rules of `federation.protocol` keep the
-run exact all the same. `federation.flower` implements this protocol over Flower.
+A transport knows the names of sites, but no algorithms and no configurations. Letters
+may arrive in any order, twice, late or never: the rules in `federation/protocol` keep
+the run exact in all these cases. `federation.flower` implements `Transport` over
+Flower.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +14,10 @@ from sagda.federation.protocol.letters import Introduction, Letter
 
 
 class Transport(Protocol):
-    """Carries letters between the server and the sites behind their names.
+    """Carries letters between the server and the sites, which it knows by name.
 
-    `framing` counts the bytes so far, in both directions, that are not arrays: headers,
-    notes and whatever the network adds.
+    `framing` counts all bytes that are not arrays, in both directions, since the start:
+    headers, notes and what the network adds.
     """
 
     framing: int
@@ -28,30 +29,31 @@ class Transport(Protocol):
         largest: int,
         seconds: float | None = None,
     ) -> Iterator[tuple[str, Letter]]:
-        """Send a letter to each name, and yield (name, answer) as answers arrive.
+        """Send each letter to its site, and yield (name, answer) as answers arrive.
 
         Args:
-            letters: by name of the site.
-            largest: bytes that one answer may have; longer ones are not read.
-            seconds: until the exchange ends, in place of the transport's own timeout.
+            letters: the letters by name of the site.
+            largest: the limit of an answer in bytes. Longer answers are not read.
+            seconds: the time limit of this exchange. None: the transport's timeout.
 
-        The transport answers with a `Fault` for a site that failed, is not connected or
-        was late. It may also yield nothing for it.
+        For a site that failed, is not connected or was late, the transport yields a
+        `Fault` as the answer. It may also yield nothing for such a site.
         """
         ...
 
     def arrivals(self, *, moments: bool = False) -> list[Introduction]:
-        """The introductions that came since the last call.
+        """Return the introductions that arrived since the last call.
 
-        The transport asks every newly connected site to introduce itself, with the
-        moments of its features if `moments`.
+        The transport asks every newly connected site to introduce itself. With
+        `moments`, it also asks for the mean and the squares of each feature.
         """
         ...
 
     def barred(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that may no longer take part."""
+        """Return the sites among `names` that may no longer take part."""
         ...
 
 
-# Makes the transport of a run: (seconds that an exchange may take, listener).
+# A function that makes the transport of a run from two arguments: the time limit of an
+# exchange in seconds, and the listener.
 Connect = Callable[[float, Notify], Transport]

@@ -1,8 +1,8 @@
-"""What a server's files prove: V = sum of v_i, and the run computed a second time.
+"""Checks of a finished run: digests, V = sum of v_i, and a replay of all rounds.
 
-`sagda verify` checks every digest and the invariant of `federation.protocol`, and can
-replay the recorded rounds in one process with the sites' own rows. This module stands
-above `server` and `site`, because a replay needs both.
+`sagda verify` checks the digest of every file, and that V is the sum of all control
+variates v_i. It can also replay the recorded rounds in one process, on the rows of the
+sites. A replay needs code of `server` and `site`, so this module imports both.
 """
 
 import itertools
@@ -36,30 +36,33 @@ from sagda.federation.terms import Terms
 
 
 class SavedRun(NamedTuple):
-    """The content of a server's folder, read and checked."""
+    """The content of a server's folder, after its digests were checked."""
 
     plan: Plan
     terms: Terms
     state: ServerState
-    first: Any  # the first memory of every member
-    total: Any  # V as it was stored; None for algorithms without it
-    records: list[Record]
+    first: Any  # the first value of v_i, which is the same for all members
+    total: Any  # V as it is stored; None for algorithms without control variates
+    records: list[Record]  # the lines of the log
 
 
 def read_saved(folder: Path) -> SavedRun:
-    """The server's files in a run folder; raises BadValue if a digest is wrong."""
+    """Read the server's files in a run folder.
+
+    Raises `BadValue` if a file does not have its digest.
+    """
     home = folder / SERVER
     if not holds_run(home):
         raise BadValue(
-            f"{folder} holds no federation: no {SERVER}/manifest.json; `sagda serve` "
-            "and `sagda federation-demo` make one."
+            f"{folder} holds no federation: {SERVER}/manifest.json does not exist; "
+            "give the folder of `sagda serve` or `sagda federation-demo`."
         )
     manifest = Manifest.read(home)
     terms = Terms.read(manifest.terms)
     plan = terms.plan(manifest.state.run)
     store = ServerStore(home, plan, manifest.terms)
     state, first, total = store.load(manifest), store.first, None
-    # Rounds compute V from the table: the stored sum is there to be compared with.
+    # Rounds compute V from the table. The stored sum is only for this comparison.
     if plan.algorithm.mean is not None:
         arrays = store.read("state", manifest.variables, None)
         total = Spec.of(total_of({}, first)).restored(arrays, "total")
@@ -74,23 +77,28 @@ def read_saved(folder: Path) -> SavedRun:
 
 
 class Finding(NamedTuple):
-    """One thing that was checked."""
+    """The result of one check."""
 
-    what: str
-    holds: bool
-    seen: str
+    what: str  # the statement that was checked
+    holds: bool  # whether the statement is true
+    seen: str  # details, for a person to read
 
 
 def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
-    """Check the invariants. `sites` are folders of sites, by name, where available."""
+    """Check the files of a run, and the caches of the sites whose folders are given.
+
+    Args:
+        saved: the content of the server's folder.
+        sites: the folders of sites by name. Sites without a folder are not checked.
+    """
     state = saved.state
     rounds = [record.get("round") for record in saved.records]
     rounds = [t for t in rounds if t is not None]  # None: not a round, or the opening
-    # `read_saved` raises if a digest is wrong, so the first check holds here.
+    # `read_saved` raises if a digest is wrong, so the first statement is true here.
     size = f"{len(state.members)} members, round {state.round}"
     whole, count = rounds == list(range(state.round)), f"{len(rounds)} rounds"
     findings = [
-        Finding("every file is as its digest says", True, size),
+        Finding("every file has the digest in the manifest", True, size),
         Finding("every round was committed once", whole, count),
     ]
     if saved.total is not None:
@@ -105,26 +113,31 @@ def verify(saved: SavedRun, sites: Mapping[str, Path]) -> list[Finding]:
 
 
 def agrees(saved: SavedRun, name: str, folder: Path) -> Finding:
-    """Whether a site's cache holds the v_i that the server's version names (R11)."""
-    member, what = saved.state.members[name], f"{name} holds the v_i of the table"
+    """Check that the cache of a site and the server have the same v_i.
+
+    See rule R11 in `federation/protocol`.
+    """
+    member, what = saved.state.members[name], f"{name} has the v_i of the server"
     cache = SiteCacheFile(folder, saved.state.run, Specs.of(saved.plan)).load()
     if member.version is None:
         return Finding(what, True, "nothing accepted yet")
     if cache.pending is not None and cache.pending.version == member.version:
-        memory, seen = cache.pending.memory, "accepted; the site will learn it next"
+        memory, seen = cache.pending.memory, "accepted; the next letter tells the site"
     elif cache.committed == member.version:
         memory, seen = cache.memory, "accepted"
     else:
-        return Finding(what, True, "lost; the server will send it")
+        return Finding(what, True, "lost by the site; the server will send it")
     return Finding(what, same_bits(memory, member.memory), seen)
 
 
 class ReplayTransport:
-    """Sites in this process, of which only the recorded ones answer.
+    """A transport to sites in this process, for the replay of a run.
+
+    In each round, only the sites answer whose replies are recorded for that round.
 
     Args:
         saved: the run to replay.
-        sites: the folders of all sites that ever answered, by name.
+        sites: the folders of all sites with a recorded reply, by name.
     """
 
     framing = 0
@@ -132,16 +145,16 @@ class ReplayTransport:
     def __init__(self, saved: SavedRun, sites: Mapping[str, SiteFolder]):
         self.saved, self.folders = saved, sites
         self.sites: dict[str, Site] = {}
-        self.accepted: dict[str, list[str]] = {}  # of the recorded round, by phase
-        # Versions need only differ here: nothing else depends on them.
+        self.accepted: dict[str, list[str]] = {}  # names in this round, by phase
+        # A replay needs nonces that differ, not random ones: no result depends on them.
         self.nonces = itertools.count(1)
 
     def follow(self, record: Record) -> None:
-        """Answer from here on as in this record of a round."""
+        """Let the sites answer as in this record of a round."""
         self.accepted = record["accepted"]
 
     def cohort(self, phase: Phase) -> list[str]:
-        """The sites to ask: those whose replies were accepted."""
+        """Return the sites whose replies were accepted in this phase."""
         return self.accepted[phase.name]
 
     def exchange(
@@ -152,7 +165,7 @@ class ReplayTransport:
         seconds: float | None = None,
     ) -> Iterator[tuple[str, Letter]]:
         for name, letter in letters.items():
-            # The opening asks every member; only the recorded ones answer again.
+            # The opening asks all members, but not all of their replies were accepted.
             if name in self.accepted[letter.note.phase]:
                 answer = self.site(name).handle(letter)
                 if answer is not None:
@@ -165,11 +178,12 @@ class ReplayTransport:
         return []
 
     def site(self, name: str) -> Site:
-        """The site of that name, with its own rows and an empty cache at first."""
+        """Return the site called `name`. Make it, with an empty cache, if it is new."""
         if name not in self.sites:
             if name not in self.folders:
                 raise BadValue(
-                    f"a replay needs the rows of {name}; give its folder with --sites."
+                    f"`--sites` must include the folder of {name}, whose rows the "
+                    "replay needs; add it."
                 )
             rows = self.folders[name].rows(self.saved.terms.scaling)
             save = lambda cache: None
@@ -179,7 +193,12 @@ class ReplayTransport:
 
 
 def replay(saved: SavedRun, sites: Mapping[str, SiteFolder]) -> ServerState:
-    """The state that the recorded answers lead to, computed in this process."""
+    """Run the recorded rounds again in this process, and return the final state.
+
+    Args:
+        saved: the run to replay.
+        sites: the folders of all sites with a recorded reply, by name.
+    """
     transport = ReplayTransport(saved, sites)
     rounds = FederatedRounds(
         saved.plan,
@@ -195,8 +214,8 @@ def replay(saved: SavedRun, sites: Mapping[str, SiteFolder]) -> ServerState:
             rounds.protocol.reset()
         if "accepted" not in record:
             continue
-        # Sites that joined before this round are members with the recorded numbers,
-        # from which their random draws follow.
+        # Random draws depend on the numbers of members, so the recorded numbers are
+        # used. Sites that joined before this round become members here.
         members = {
             name: rounds.state.members.get(name, Member())._replace(number=number)
             for name, number in record["members"].items()
@@ -205,14 +224,14 @@ def replay(saved: SavedRun, sites: Mapping[str, SiteFolder]) -> ServerState:
         transport.follow(record)
         if not rounds.attempt():
             raise BadValue(
-                f"round {record['round']} cannot be replayed: too few of the recorded "
-                "sites answered; check that their rows are unchanged."
+                f"round {record['round']} cannot be replayed: too few sites sent a "
+                "valid reply; check that the rows of the sites are unchanged."
             )
     return rounds.state
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two trees have one structure, and equal arrays of equal types."""
+    """Return whether two trees have one structure, and equal arrays of equal types."""
     return jax.tree.structure(a) == jax.tree.structure(b) and all(
         np.asarray(p).dtype == np.asarray(q).dtype and np.array_equal(p, q)
         for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -220,7 +239,11 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def same_state(a: ServerState, b: ServerState) -> bool:
-    """Bit for bit: the algorithm's state, and every memory of common members."""
+    """Return whether two states have exactly the same numbers.
+
+    The state of the algorithm is compared, and v_i of each member that both states
+    have.
+    """
     return same_bits(a.variables, b.variables) and all(
         same_bits(a.members[name].memory, b.members[name].memory)
         for name in set(a.members) & set(b.members)
