@@ -50,7 +50,7 @@ def say(line: str) -> None:
 
 
 def rounded(value: object) -> object:
-    """`value` with all numbers to five significant digits."""
+    """Round all numbers in `value` to five significant digits."""
     if isinstance(value, dict):
         return {str(k): rounded(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -59,12 +59,12 @@ def rounded(value: object) -> object:
 
 
 def read() -> dict:
-    """All stored results by section."""
+    """Read all stored results, by section."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
 def store(section: str, result: dict) -> dict:
-    """Write the result of a section immediately, and return all results."""
+    """Write the result of a section to `results.json`, and return all results."""
     results = read()
     results[section] = rounded(result)
     ordered = {name: results[name] for name in SECTIONS if name in results}
@@ -73,7 +73,7 @@ def store(section: str, result: dict) -> dict:
 
 
 def source() -> str:
-    """The commit that is measured, with a + if src/ has uncommitted changes."""
+    """Return the commit that is measured, with a + if src/ has uncommitted changes."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(RESULTS.parent), *words]

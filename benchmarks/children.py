@@ -1,6 +1,6 @@
 """Child processes that answer one line of JSON for each line of input.
 
-`contest` times contestants through them, and `ask` runs a script for one answer.
+`contest` measures contestants with them, and `ask` runs a script for one answer.
 """
 
 import json
@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 class Child:
-    """A child process with its own process group, which ends with it."""
+    """A child process in a new process group, so that its descendants end with it."""
 
     def __init__(self, command: Sequence[str], extra: dict[str, str] | None = None):
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -40,7 +40,7 @@ class Child:
         self.rest = b""
 
     def answer(self, patience: float = PATIENCE) -> dict:
-        """The next line of JSON that the child prints."""
+        """Wait for the next line of JSON that the child prints, and return it."""
         assert self.process.stdout
         pipe, until = self.process.stdout.fileno(), time.monotonic() + patience
         while b"\n" not in self.rest:
@@ -55,7 +55,7 @@ class Child:
         return json.loads(line)
 
     def seconds(self, rounds: int) -> float:
-        """The seconds per round, measured by the child over `rounds` rounds."""
+        """Let the child run `rounds` rounds. Return its measured seconds per round."""
         assert self.process.stdin
         try:
             self.process.stdin.write(f"{rounds}\n".encode())
@@ -64,13 +64,13 @@ class Child:
         return float(self.answer()["seconds"])
 
     def last_words(self) -> str:
-        """The last line of the child's standard error."""
+        """Return the last line of the child's standard error."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else "it ended without a message"
 
     def stop(self) -> None:
-        """Close the child's input, wait for its end, and kill what is left of it."""
+        """Close the child's input, wait for its end, and kill its process group."""
         assert self.process.stdin
         assert self.process.stdout
         with suppress(OSError):
@@ -85,7 +85,7 @@ class Child:
 
 
 def ask(script: str, *arguments: object, extra: dict[str, str] | None = None) -> dict:
-    """One answer of a new process that runs `script`, with the process's seconds."""
+    """Run `script` in a new process. Return its answer, and the seconds it took."""
     clock = time.perf_counter()
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     child = Child(command, extra)

@@ -1,7 +1,7 @@
 """Contestants: processes whose times per round are measured in turn.
 
-One contestant runs for a *bout*, then the next one does. So slower and faster hours of
-the machine affect all of them alike.
+A contestant runs for a short time, a *bout*. Then the next contestant runs. So a slow
+hour of the machine affects all contestants equally.
 """
 
 import math
@@ -12,22 +12,23 @@ from dataclasses import dataclass, field
 import machine
 from children import Child, Failed
 
-BOUT = 0.35  # seconds
+BOUT = 0.35  # seconds of one bout
 
 
 @dataclass
 class Contestant:
-    """A command and its measurements."""
+    """A program that is measured: its command, its process and its times."""
 
     name: str
     command: list[str]
     extra: dict[str, str] = field(default_factory=dict)  # environment variables
     variant: str = ""
-    rounds: int | None = None  # per bout; None: as many as fill BOUT
-    ready: dict = field(default_factory=dict)  # its first answer
+    rounds: int | None = None  # per bout; None: the number that fills BOUT
+    ready: dict = field(default_factory=dict)  # the first answer of the process
     times: list[float] = field(default_factory=list)  # seconds per round, by bout
-    load: list[float] = field(default_factory=list)  # cores that others used before it
-    failure: str = ""  # why it takes no further part
+    # By bout: the number of cores that other programs used before it.
+    load: list[float] = field(default_factory=list)
+    failure: str = ""  # why the contestant is excluded
     child: Child | None = None
 
     @property
@@ -35,7 +36,7 @@ class Contestant:
         return f"{self.name}, threads: {self.variant}" if self.variant else self.name
 
     def attempt(self, step: Callable) -> None:
-        """Take a step. A failure excludes this contestant only."""
+        """Call `step(self)`. If it fails, exclude this contestant only."""
         if self.failure:
             return
         try:
@@ -52,7 +53,7 @@ class Contestant:
         self.ready = self.child.answer()
 
     def warm_up(self) -> None:
-        """Find the number of rounds that fill a bout."""
+        """Find the number of rounds that take the time of a bout."""
         assert self.child
         if self.rounds is None:
             rounds, seconds = 2, self.child.seconds(2)
@@ -74,7 +75,7 @@ class Contestant:
             self.child = None
 
     def result(self) -> dict:
-        """The median, the smallest and the largest time per round, and more."""
+        """Return the median, smallest and largest time per round, and other facts."""
         return {
             "name": self.name,
             "variant": self.variant,
@@ -90,7 +91,7 @@ class Contestant:
 
 def hold(contestants: list[Contestant], repeats: int) -> None:
     """Start all contestants, run `repeats` bouts of each in turn, and stop them."""
-    # Slow ones start last, so that they do not wait long for their first bout.
+    # Slow contestants start last, so that they do not wait long for their first bout.
     slow = [one for one in contestants if one.rounds is not None]
     quick = [one for one in contestants if one.rounds is None]
     try:

@@ -1,6 +1,6 @@
 """The section *rivals*: all programs that run the four jobs, and their times.
 
-The rivals are the scripts in `rivals/`, each with the same protocol as `ours.py`.
+The rivals are the scripts in `rivals/`. They have the same protocol as `ours.py`.
 """
 
 import os
@@ -23,12 +23,12 @@ FAST_MATH = ("-ffast-math", "-mprefer-vector-width=512")
 
 
 def ours(name: str, *arguments: str) -> Contestant:
-    """sagda as a contestant."""
+    """Return sagda as a contestant."""
     return Contestant(name, [sys.executable, str(HERE / "ours.py"), *arguments])
 
 
 def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant]:
-    """All contestants that can run this job, sagda first."""
+    """Return all contestants that can run this job, sagda first."""
 
     def rival(script, name, variant="", flags=(), rounds=None, **extra) -> Contestant:
         path = str(HERE / "rivals" / script)
@@ -59,16 +59,16 @@ def rivals(file: Path, problem: str, batch: str, quick: bool) -> list[Contestant
 
 
 def waits() -> list[tuple[int, str]]:
-    """The numbers of threads for PyTorch, and how these threads wait for each other."""
+    """Return the variants of PyTorch: the number of threads, and their wait policy."""
     cores = len(os.sched_getaffinity(0))
     return [(1, "")] + [(cores, ""), (cores, "passive")] * (cores > 1)
 
 
 def difference(of: Contestant, reference: Contestant, y: int) -> float | None:
-    """The relative difference of two iterates after the check rounds.
+    """Return the relative difference of two iterates after the check rounds.
 
-    It is relative to the largest entry, and the larger one of x and y. The last `y`
-    entries are those of y.
+    The difference in x is relative to the largest entry of x, and in the same way for
+    y. The larger of both is returned. The last `y` entries of an iterate belong to y.
     """
     if of.ready.get("z") is None:
         return None
@@ -93,10 +93,10 @@ def measure_rivals(quick: bool, say: Callable) -> dict:
             else:
                 all_of_them = [ours(OURS, problem, batch)]
             if not shutil.which("gcc"):
-                # torch.compile needs a compiler too, and will say so itself.
+                # torch.compile also needs a compiler, but reports this error itself.
                 all_of_them = [c for c in all_of_them if c.name not in (C, C_FAST)]
             say(f"{problem}, batch {batch}: {len(all_of_them)} contestants")
-            # Flower's engine polls while it waits, which would disturb the others.
+            # The engine of Flower uses the processor while it waits, so it runs alone.
             hold([c for c in all_of_them if c.name != FLOWER], 3 if quick else 7)
             hold([c for c in all_of_them if c.name == FLOWER], 3 if quick else 7)
             reference = all_of_them[0]

@@ -1,4 +1,7 @@
-"""The time of an exchange over Flower, compared with an empty one of Flower's own."""
+"""The time of an exchange over Flower, with sagda and with an empty message.
+
+The difference is what sagda adds to Flower. `exchange_app` is the program that runs.
+"""
 
 import contextlib
 import json
@@ -23,7 +26,10 @@ APP = Path(__file__).with_name("exchange_app")
 
 
 def measure_exchange(quick: bool, say: Callable) -> dict:
-    """Two sites on this machine with rows of a9a; both kinds take turns in one run."""
+    """Measure exchanges between a server and two sites, all on this machine.
+
+    Exchanges of sagda on rows of a9a alternate with empty exchanges in one run.
+    """
     try:
         need_flower()
     except ValueError as missing:
@@ -48,7 +54,7 @@ def measure_exchange(quick: bool, say: Callable) -> dict:
 
 
 def run(folder: Path, wanted: int, say: Callable) -> dict:
-    """Run the app of the benchmark to its end; the times that it wrote."""
+    """Run the app of the benchmark to its end. Return the times that it wrote."""
     port, home = network.free_port(), folder / "flower"
     with contextlib.ExitStack() as stack:
         link = Process(
@@ -93,7 +99,7 @@ def read(folder: Path) -> dict:
 
 
 def node(folder: Path, i: int, address: str) -> Process:
-    """A site's node: Flower's own, since that of `sagda join` refuses this app."""
+    """Start a node of Flower for a site. The node of `sagda join` refuses this app."""
     clients = sagda.partition(
         sagda.load("a9a").train, "iid", clients=2, samples=1000, seed=0
     )

@@ -33,12 +33,12 @@ TITLES = {
 
 
 def exponent(x: list[float], y: list[float]) -> float:
-    """The slope of log y in log x, by least squares."""
+    """Fit the slope of log y in log x by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def contestant(folder: Path, fields: dict, rounds: int | None = None) -> Contestant:
-    """A process with its own data."""
+    """Write data of the given sizes, and return a contestant that simulates on them."""
     name = "-".join(map(str, fields.values()))
     here = folder / name
     here.mkdir()
@@ -49,7 +49,7 @@ def contestant(folder: Path, fields: dict, rounds: int | None = None) -> Contest
 
 
 def measured(points: list[Contestant], repeats: int) -> list[dict]:
-    """The result of each point, with bouts in turn."""
+    """Measure all points in turn. Return the result of each."""
     hold(points, repeats)
     for one in points:
         if one.failure:

@@ -22,19 +22,22 @@ PROBLEMS = {"auc": sagda.AUC, "dro": sagda.DRO}
 
 
 def federation() -> sagda.Federation:
-    """The clients of the job."""
+    """Return the clients of the job."""
     data = sagda.load("a9a")
     return sagda.partition(data.train, clients=CLIENTS, samples=ROWS)
 
 
 def flat(point: sagda.Point) -> tuple[np.ndarray, np.ndarray]:
-    """x and y, each as one vector."""
+    """Return x and y of `z`, each as one vector."""
     join = lambda tree: np.concatenate([np.ravel(a) for a in jax.tree.leaves(tree)])
     return join(point.x), join(point.y)
 
 
 def positions(problem: sagda.Problem, clients: sagda.Federation) -> np.ndarray:
-    """The positions of the rows that sagda draws, [CHECKS, clients, K + 1, BATCH]."""
+    """Return the positions of the rows that sagda draws in the check rounds.
+
+    The shape is [CHECKS, clients, K + 1, BATCH].
+    """
     setup = Setup.of(
         problem, clients, jnp.float32, cohort=clients.clients, batch_size=BATCH
     )

@@ -21,7 +21,7 @@ from children import ask
 
 import sagda
 
-BOUT = 0.15  # seconds
+BOUT = 0.15  # seconds of one measurement
 USUAL = {"problem": "dro", "batch": 10, "cohort": None, "seeds": 1, "repeats": 15}
 JOBS: list[dict] = [
     {"problem": p, "batch": b} for p in job.PROBLEMS for b in (10, None)
@@ -40,7 +40,7 @@ SHAPES += [{"problem": "auc", "n": 30, "d": 20, "width": 16}]
 
 
 def fixed(cores: int, seeds: int) -> list[str]:
-    """The layouts that `auto` is compared with."""
+    """Return the layouts with which `auto` is compared."""
     kinds = "mapped", "chunk-5", "chunk-10", "batched"
     names = [f"{kind}/1" for kind in kinds]
     if cores > 1:
@@ -51,7 +51,7 @@ def fixed(cores: int, seeds: int) -> list[str]:
 
 
 def federation(ask: dict) -> sagda.Federation:
-    """The job's clients, or clients of random rows."""
+    """Return the clients of the job, or clients with random rows."""
     if "n" not in ask:
         return job.federation()
     rng = np.random.default_rng(0)
@@ -106,7 +106,10 @@ def main(text: str) -> None:
 
 
 def measure_layouts(quick: bool, say: Callable) -> dict:
-    """Measure every task; `ratio` is the time of `auto` over that of the best other."""
+    """Measure every task.
+
+    `ratio` is the time of `auto` divided by the time of the best other layout.
+    """
     rows = []
     for task in JOBS + SHAPES:
         answer = ask("layouts.py", json.dumps(task | {"repeats": 3 if quick else 15}))

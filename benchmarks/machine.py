@@ -11,7 +11,7 @@ DISTURBED = 0.5  # figures are marked if others use more cores than this
 
 
 def describe() -> dict:
-    """The processor, the number of cores and the system, for publication."""
+    """Return the processor, the number of cores and the system, for publication."""
     model = None
     if (PROC / "cpuinfo").exists():
         text = (PROC / "cpuinfo").read_text()
@@ -24,14 +24,14 @@ def describe() -> dict:
 
 
 def all_ticks() -> int:
-    """Busy ticks of all cores since the machine started."""
+    """Return the busy clock ticks of all cores since the machine started."""
     _, *ticks = (PROC / "stat").read_text().split("\n", 1)[0].split()
     user, nice, system, _, _, irq, softirq, steal = map(int, ticks[:8])
     return user + nice + system + irq + softirq + steal
 
 
 def own_ticks() -> int:
-    """Busy ticks of this process, its descendants and their sessions."""
+    """Return the busy ticks of this process, its descendants and their sessions."""
     above, ticks = {}, {}
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
@@ -39,10 +39,10 @@ def own_ticks() -> int:
         try:
             text = (folder / "stat").read_text()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         fields = text.rpartition(")")[2].split()
         pid = int(folder.name)
-        # Its parent and the leader of its session: a child may outlive its parent.
+        # The parent, and the leader of the session: a child may outlive its parent.
         above[pid] = {int(fields[1]), int(fields[3])}
         ticks[pid] = sum(map(int, fields[11:13]))
     own = {os.getpid()}
@@ -52,7 +52,10 @@ def own_ticks() -> int:
 
 
 def others(seconds: float = 0.2) -> float:
-    """The cores that other processes use, over `seconds`; 0 if there is no /proc."""
+    """Measure for `seconds` how many cores other processes use.
+
+    The result is 0 on a system without /proc.
+    """
     if not (PROC / "stat").exists():
         return 0.0
     clock, everyone, own = time.perf_counter(), all_ticks(), own_ticks()
@@ -63,7 +66,7 @@ def others(seconds: float = 0.2) -> float:
 
 
 def stolen() -> float:
-    """Core seconds since the start that the host gave to other machines."""
+    """Return the core seconds that the host has given to other virtual machines."""
     if not (PROC / "stat").exists():
         return 0.0
     _, *ticks = (PROC / "stat").read_text().split("\n", 1)[0].split()
@@ -71,7 +74,10 @@ def stolen() -> float:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process: the peak (VmHWM), and those not of files (RssAnon)."""
+    """Return the memory of this process in bytes.
+
+    Returns the peak (VmHWM), and the present memory without mapped files (RssAnon).
+    """
     text = (PROC / "self" / "status").read_text()
     pairs = re.findall(r"^(VmHWM|RssAnon):\s+(\d+) kB", text, re.MULTILINE)
     return {name: 1024 * int(value) for name, value in pairs}

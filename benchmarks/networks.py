@@ -62,7 +62,7 @@ def main(name: str, layout: str) -> None:
 
 
 def set_aside(method: Any, problem: Any, clients: Any, text: str) -> int:
-    """The bytes that XLA reserves for the program, without inputs and outputs."""
+    """Return the bytes that XLA reserves for the program besides inputs and outputs."""
     keys = jax.vmap(root_key)(np.zeros(1, np.uint32))
     starts = draw_starts(problem, keys)
     shape: dict[str, Any] = {"cohort": CLIENTS, "batch_size": BATCH}

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def as_text(table: Table) -> str:
-    """A table in columns of equal width, for a terminal."""
+    """Return a table for a terminal, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = (
         "  ".join(
@@ -26,14 +26,14 @@ def as_text(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """A Markdown table, with numbers aligned to the right."""
+    """Return a Markdown table, with numbers aligned to the right."""
     line = lambda cells: "| " + " | ".join(c.replace("*", r"\*") for c in cells) + " |"
     rule = "|---|" + "--:|" * (len(table[0]) - 1)
     return "\n".join([line(table[0]), rule, *map(line, table[1:])])
 
 
 def notes(result: dict) -> str:
-    """The machine, the versions and the source of a result, and what is left out."""
+    """Return notes on a result: machine, versions, commit, and what is left out."""
     where = result["machine"]
     text = f"{where['cores']} cores of {where['cpu']}, {result['date']}"
     versions = result.get("versions", {})

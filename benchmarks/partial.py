@@ -1,6 +1,6 @@
-"""Objectives that leave out parts of their work, to measure what the parts cost.
+"""Objectives that leave out parts of their work, to measure the time of these parts.
 
-Only `parts` uses them. Their results are wrong on purpose.
+Their results are therefore wrong. Only `parts` uses them.
 """
 
 from dataclasses import dataclass, fields
@@ -18,14 +18,14 @@ DRAW, GATHER, GRADIENT = "draw", "gather", "gradient"
 
 
 def as_dict(of: Any) -> dict[str, Any]:
-    """The fields of a dataclass, one level deep."""
+    """Return the fields of a dataclass by name, without converting their values."""
     return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
 @register
 @dataclass(frozen=True)
 class Partial(Sampled):
-    """f_i without the parts of its work that are named in `left`."""
+    """The objective f_i of a client without the parts of its work named in `left`."""
 
     left: tuple[str, ...] = ()
 

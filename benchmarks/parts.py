@@ -2,10 +2,14 @@
 
     python benchmarks/parts.py BATCH REPEATS
 
-The job is DRO on the contestants' clients. The simulator's programs run with objectives
-that draw no rows, then also read rows in order instead of gathering them, then also
-compute no gradient (`partial`). The meeting of devices and the draw of a cohort are
-measured separately.
+The job is DRO on the contestants' clients. The programs of the simulator run with
+objectives that leave out parts of their work (`partial`):
+
+1. They draw no rows.
+2. They also read rows in order instead of gathering them.
+3. They also compute no gradient.
+
+The sum over devices (the *meeting*) and the draw of a cohort are measured separately.
 """
 
 import json
@@ -35,12 +39,15 @@ from sagda.simulator.rounds import Carry, is_split, programs
 from sagda.simulator.setup import Setup, View
 from sagda.simulator.simulate import draw_starts
 
-BOUT = 0.3  # seconds
-MOST = 10**6  # rounds per measurement
+BOUT = 0.3  # seconds of one measurement
+MOST = 10**6  # the largest number of rounds of one measurement
 
 
 class Bench:
-    """The job; each method returns a part as a function of a number of rounds."""
+    """The job. A method such as `rounds` returns a function that runs one part.
+
+    The argument of this function is the number of rounds.
+    """
 
     def __init__(self, batch: int | None):
         self.clients = job.federation()
@@ -53,18 +60,18 @@ class Bench:
         self.layout = self.resolved("auto")
 
     def setup(self, mesh: Any) -> Setup:
-        """The data of the program, split over the devices of `mesh`."""
+        """Return the data of the program, split over the devices of `mesh`."""
         everyone = self.clients.clients
         shape = {"cohort": everyone, "batch_size": self.batch}
         setup = Setup.of(self.problem, self.clients, jnp.float32, **shape)
         return setup if mesh is None else setup.over(mesh)
 
     def resolved(self, text: str) -> Any:
-        """The layout that a text names."""
+        """Return the layout that `text` names."""
         return resolve(text, self.plain, self.method.build(), self.z, 1)
 
     def rounds(self, text: str, *left: str) -> Callable[[int], object]:
-        """Whole rounds in a layout, without the parts named in `left`."""
+        """Return a function for whole rounds without the parts named in `left`."""
         layout = self.resolved(text)
         mesh = layout.mesh if layout.devices > 1 else None
         setup = self.setup(mesh)
@@ -84,7 +91,10 @@ class Bench:
         return run
 
     def meeting(self) -> Callable[[int], object] | None:
-        """The sum over devices at the end of a round; None for one device."""
+        """Return a function for the sum over devices at the end of a round.
+
+        The result is None for one device.
+        """
         if self.layout.clients == 1:
             return None
         size = 2 * sum(a.size for a in jax.tree.leaves(self.z)) + 1
@@ -104,7 +114,7 @@ class Bench:
         return jax.jit(mapped)
 
     def cohort(self, m: int) -> Callable[[int], object]:
-        """The draw of m clients."""
+        """Return a function that draws m clients."""
         phases, M = self.method.build().phases, self.clients.clients
 
         @jax.jit
@@ -118,7 +128,7 @@ class Bench:
         return run
 
     def evaluation(self) -> Callable[[int], object]:
-        """Evaluations in sequence, each with its row of the history."""
+        """Return a function that evaluates and records each result in the history."""
         view = View.of(self.plain, self.clients, jnp.float32)
         algorithm, look = self.method.build(), Evaluator(view, None, ())
         recorder = Recorder(look, algorithm, self.z, (0,))
@@ -133,7 +143,7 @@ class Bench:
 
 
 def in_turn(parts: dict[str, Callable], repeats: int) -> dict[str, float]:
-    """The median microseconds per round of each part, measured in turn."""
+    """Measure all parts in turn. Return the median microseconds per round of each."""
 
     def timed(run: Callable, rounds: int) -> float:
         clock = time.perf_counter()
@@ -167,7 +177,7 @@ def main(batch: str, repeats: str) -> None:
         "one device": bench.rounds("auto/1"),
         "evaluation": bench.evaluation(),
     }
-    if bench.batch is not None:  # whole batches are read in order anyway
+    if bench.batch is not None:  # batches of all rows are always read in order
         parts["no gather"] = bench.rounds("auto", DRAW, GATHER)
     if meeting := bench.meeting():
         parts["meeting"] = meeting
@@ -176,7 +186,7 @@ def main(batch: str, repeats: str) -> None:
 
 
 def measure_profile(quick: bool, say: Callable) -> dict:
-    """For each batch size, the parts that add up to a round, and other figures."""
+    """Measure the parts of a round for each batch size, and other times."""
     jobs = {}
     for batch in (str(job.BATCH), "all"):
         answer = ask("parts.py", batch, 3 if quick else 7)

@@ -93,7 +93,7 @@ def growths(result: dict) -> None:
 
 
 def extent(result: dict, field: str) -> list[float]:
-    """The span of an axis that all panels share, wider than the data."""
+    """Return the range of an axis that all panels share. It is wider than the data."""
     unit = tables.MIB if field == "VmHWM" else 1
     every = [p[field] / unit for c in result["curves"].values() for p in c["points"]]
     return [min(every) / 1.5, max(every) * 1.5]

@@ -39,7 +39,7 @@ def write(folder: Path, rows: int, d: int) -> None:
 def main(text: str) -> None:
     """Run the fields M, m, n, d, K on the files in `folder`.
 
-    `serve` is the number of first rounds, `batch` the batch size (null: all rows).
+    `serve` is the number of first rounds, `batch` is the batch size (null: all rows).
     """
     ask = {"batch": 10} | json.loads(text)
     sagda.use_cores()

@@ -2,8 +2,8 @@
 
     python benchmarks/sweep.py one|loop|NUMBER
 
-runs the whole grid by one call of `sagda.sweep` or by many calls of `sagda.simulate`,
-or it runs one entry of the grid.
+runs the whole grid with one call of `sagda.sweep` (`one`) or with many calls of
+`sagda.simulate` (`loop`). With a NUMBER, it runs one entry of the grid.
 """
 
 import json
@@ -40,9 +40,10 @@ def main(how: str) -> None:
 
 
 def fresh(*ways: str) -> float:
-    """The seconds of the last of some processes, from its start to its answer.
+    """Run one new process for each of `ways`. Return the seconds of the last process.
 
-    They share a cache of compiled programs, which is empty before the first.
+    The time is from the start of a process to its answer. The processes share a cache
+    of compiled programs, which is empty before the first process.
     """
     with tempfile.TemporaryDirectory() as folder:
         cache = {

@@ -11,7 +11,7 @@ Table = list[list[str]]
 
 
 def best_variants(rows: list[dict]) -> list[dict]:
-    """The fastest variant of each contestant and job."""
+    """Return the fastest variant of each contestant for each job."""
     best: dict[tuple, dict] = {}
     for row in rows:
         key = row["name"], row["problem"], row["batch"]
@@ -21,19 +21,22 @@ def best_variants(rows: list[dict]) -> list[dict]:
 
 
 def in_order(rows: list[dict]) -> list[str]:
-    """The contestants' names, from the DRO jobs first, because these have the most."""
+    """Return the names of the contestants, those of the DRO jobs first.
+
+    The DRO jobs have the most contestants.
+    """
     rows = sorted(rows, key=lambda row: row["problem"] != "dro")
     return list(dict.fromkeys(row["name"] for row in rows))
 
 
 def number(value: float) -> str:
-    """A number to three significant digits, without an exponent."""
+    """Format a number with three significant digits, without an exponent."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
 def rivals(result: dict) -> Table:
-    """Times of all contestants on the four jobs, with ratios to sagda."""
+    """Return the times of all contestants on the four jobs, with ratios to sagda."""
     rows = best_variants(result["rows"])
     table = [["", *HEADS.values(), "difference", "threads"]]
     at = {(row["name"], row["problem"], row["batch"]): row for row in rows}
@@ -58,7 +61,7 @@ def rivals(result: dict) -> Table:
 
 
 def layouts(result: dict) -> Table:
-    """The time of `auto` and of the best other layout, for each task."""
+    """Return the time of `auto` and of the best other layout, for each task."""
     table = [["task", "auto is", "ms", "best other", "ms", "auto / other"]]
     for row in result["rows"]:
         what = f"n = {row['n']}, d = {row['d']}" if "n" in row else "a9a"
@@ -78,7 +81,7 @@ def layouts(result: dict) -> Table:
 
 
 def growths(result: dict) -> Table:
-    """The exponent, the times and the memory of each number that grows."""
+    """Return the exponent, the times and the memory of each number that grows."""
     head = ["grows", "from", "to", "exponent", "in the last decade", "ms", "peak MiB"]
     table = [head]
     for axis, curve in result["curves"].items():
@@ -101,7 +104,7 @@ def growths(result: dict) -> Table:
 
 
 def million(result: dict) -> Table:
-    """The time and the memory of a round with few and with many clients."""
+    """Return the time and the memory of a round with few and with many clients."""
     head = ["clients M", "ms per round", "least, most", "ratio", "peak GiB"]
     table = [[*head, "without files", "seconds"]]
     first = next(iter(result["points"].values()))
@@ -121,7 +124,7 @@ def million(result: dict) -> Table:
 
 
 def sweep(result: dict) -> Table:
-    """The seconds of each way to run the grid."""
+    """Return the seconds of each way to run the grid."""
     table = [["way", "seconds", "ratio", ""]]
     first = result["rows"][0]["seconds"]
     for row in result["rows"]:
@@ -131,7 +134,7 @@ def sweep(result: dict) -> Table:
 
 
 def profile(result: dict) -> Table:
-    """The parts of a round, in microseconds and percent."""
+    """Return the parts of a round, in microseconds and percent."""
     jobs = result["jobs"]
     head = [f"{HEADS['dro', batch]}" for batch in jobs]
     table = [["part", *(f"{h}, {u}" for h in head for u in ("us", "%"))]]
@@ -152,12 +155,12 @@ def profile(result: dict) -> Table:
 
 
 def total(us: float) -> list[str]:
-    """The two cells of a whole round."""
+    """Return the two cells of a whole round."""
     return [f"{us:,.0f}", "100"]
 
 
 def exchange(result: dict) -> Table:
-    """Seconds per exchange over Flower, and the ratio of the means."""
+    """Return the seconds per exchange over Flower, and the ratio of the means."""
     names = {
         "empty": f"Flower's own, empty, {result['bytes']:,} bytes each way",
         "ours": "a round of SAGDA-I, the same bytes",
@@ -181,7 +184,7 @@ def exchange(result: dict) -> Table:
 
 
 def networks(result: dict) -> Table:
-    """The time and the memory of each network and layout."""
+    """Return the time and the memory of each network and layout."""
     head = ["model", "layout", "is", "ms per round", "set aside MiB", "peak MiB"]
     table = [head]
     for row in result["rows"]:

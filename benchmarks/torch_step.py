@@ -1,4 +1,4 @@
-"""Compares a PyTorch client's local step with a plain PyTorch step of equal arithmetic.
+"""Compares a local step of a PyTorch client with plain PyTorch of equal arithmetic.
 
 python benchmarks/torch_step.py [--docs docs/performance.md]
 
@@ -29,7 +29,7 @@ BEGIN, END = "<!-- torch-step -->", "<!-- /torch-step -->"
 
 
 def network(width: int) -> nn.Module:
-    """A perceptron with two hidden layers of equal width."""
+    """Return a perceptron with two hidden layers of equal width."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
@@ -38,7 +38,7 @@ def network(width: int) -> nn.Module:
 
 
 def plain(module: nn.Module, features: Any, label: Any, tau: float) -> Callable:
-    """K steps of descent and ascent on the AUC objective in plain PyTorch."""
+    """Return a function for K steps on the AUC objective in plain PyTorch."""
     c_1, c_2, lam = (torch.zeros((), requires_grad=True) for _ in range(3))
     down, up = [*module.parameters(), c_1, c_2], [lam]
 
@@ -64,7 +64,7 @@ def plain(module: nn.Module, features: Any, label: Any, tau: float) -> Callable:
 
 
 def ours(name: str, problem: Any, federation: Any, module: nn.Module) -> Callable:
-    """A client's part in a round of the algorithm `name`."""
+    """Return a function for a client's part in a round of the algorithm `name`."""
     rows = TorchRows.of(problem, federation, BATCH, np.float32)
     algorithm = sagda.algorithm(name, local_lr=1e-3, local_steps=STEPS).build()
     start = problem.init(root_key(0))
@@ -86,14 +86,14 @@ def ours(name: str, problem: Any, federation: Any, module: nn.Module) -> Callabl
 
 
 def seconds(work: Callable) -> float:
-    """The seconds of one local step."""
+    """Measure the seconds of one local step."""
     begun = time.perf_counter()
     work()
     return (time.perf_counter() - begun) / STEPS
 
 
 def table() -> str:
-    """Measure every width; the ratios as a Markdown table."""
+    """Measure every width. Return the ratios as a Markdown table."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     label = np.where(rng.random(2000) < 0.3, 1.0, -1.0)

@@ -34,12 +34,18 @@ SOURCES = {
 
 
 def bins(*edges: int) -> tuple[int, Callable[[str], int | None]]:
-    """The number of bins, and a function from a number to its bin (edges included)."""
+    """Return the number of bins, and a function from a number to the index of its bin.
+
+    A bin includes its upper edge.
+    """
     return len(edges) + 1, lambda text: sum(int(text) > edge for edge in edges)
 
 
 def names(text: str) -> tuple[int, Callable[[str], int | None]]:
-    """The number of categories, and a function from a name to its index, or None."""
+    """Return the number of categories, and a function from a name to its index.
+
+    The function returns None for an unknown name.
+    """
     known = {name: i for i, name in enumerate(text.split())}
     return len(known), known.get
 
@@ -86,7 +92,7 @@ COLUMNS = {
 
 
 def encode(adult: str) -> Iterator[str]:
-    """The lines of the LIBSVM text of an Adult file."""
+    """Convert an Adult file to the lines of a LIBSVM file."""
     for line in adult.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(COLUMNS) + 1:

@@ -22,7 +22,7 @@ from sagda.estimators.tuning import local_rate
 
 @dataclass(frozen=True)
 class LinearCrossEntropy(sagda.Problem):
-    """Logistic regression. It has no y, so FSGDA on it is FedAvg."""
+    """Logistic regression. This problem has no y, so FSGDA on it is FedAvg."""
 
     features: int
 

@@ -3,7 +3,7 @@
     python scripts/deep_auc.py --docs docs/deep-auc.md
 
 Makes the runs that are missing in docs/evidence/deep_auc.json (`deep_auc_runs.py`).
-With `--docs PAGE` it writes the tables and pictures of that page from the evidence.
+With `--docs PAGE` it also writes the tables and pictures of that page.
 """
 
 import argparse
@@ -47,42 +47,42 @@ GENERATED = re.compile(r"(<!-- generated -->\n).*(<!-- end -->\n)", re.DOTALL)
 
 
 def aucs(evidence: Any, method: str, cohort: int) -> np.ndarray:
-    """The test AUC, [seeds, evaluations]; NaN after a run diverged."""
+    """Return the test AUC, [seeds, evaluations]. It is NaN after a run diverged."""
     runs = evidence["runs"][f"{method}/{cohort}"]
     return np.array([runs[str(seed)]["auc"] for seed in SEEDS], float)
 
 
 def at(values: np.ndarray, t: int) -> np.ndarray:
-    """The values of round t."""
+    """Return the column of `values`, [seeds, evaluations], for round t."""
     return values[:, t // EVERY]
 
 
 def finished(evidence: Any) -> list[int]:
-    """The cohorts for which every run is finished."""
+    """Return the sizes of the cohorts for which every run is finished."""
     runs = lambda method, m: evidence["runs"].get(f"{method}/{m}", {})
     every = lambda m: all(str(s) in runs(n, m) for n in METHODS for s in SEEDS)
     return [m for m in COHORTS if every(m)]
 
 
 def verdict(difference: np.ndarray) -> str:
-    """Ahead or behind if the 95 % interval excludes 0, else level."""
+    """Return "ahead" or "behind" if the 95 % interval excludes 0, else "level"."""
     _, low, high = interval(difference)
     return "ahead" if low > 0 else "behind" if high < 0 else "level"
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def part(cohort: int) -> str:
-    """The cohort in words."""
+    """Return the size of the cohort in words."""
     return "All 50 clients" if cohort == 50 else f"{cohort} of 50 clients"
 
 
 def results(evidence: Any, cohort: int) -> str:
-    """The table of test AUC by method and round."""
+    """Return the table of test AUC by method and round."""
     rows = []
     for method, name in NAMES.items():
         values = aucs(evidence, method, cohort)
@@ -92,7 +92,7 @@ def results(evidence: Any, cohort: int) -> str:
 
 
 def differences(evidence: Any, cohort: int) -> str:
-    """The table of SAGDA's AUC minus that of each other method, in thousandths."""
+    """Return the table of SAGDA's AUC minus that of each other method, times 1000."""
     ours, rows = aucs(evidence, "sagda-i", cohort), []
     for method in list(NAMES)[1:]:
         theirs = aucs(evidence, method, cohort)
@@ -107,7 +107,7 @@ def differences(evidence: Any, cohort: int) -> str:
 
 
 def tuning(evidence: Any, cohort: int) -> str:
-    """The table of tuned rates, with the AUC at their neighbours in the grid."""
+    """Return the table of tuned rates, with the AUC of their neighbours in the grid."""
     rows = []
     for method, axes in METHODS.items():
         key = f"{method}/{cohort}"
@@ -124,7 +124,7 @@ def tuning(evidence: Any, cohort: int) -> str:
 
 
 def by_server_rate(evidence: Any, cohort: int) -> str:
-    """The table of the best validation AUC at each server rate."""
+    """Return the table of the best validation AUC at each server rate."""
     best: dict[str, dict[int, float]] = {}
     for method, axes in METHODS.items():
         if "server" in axes:
@@ -139,12 +139,12 @@ def by_server_rate(evidence: Any, cohort: int) -> str:
 
 
 def swap(evidence: Any, method: str, cohort: int) -> float:
-    """A method's mean validation AUC with the rates tuned for the other method."""
+    """Return the mean validation AUC of a method with the rates of the other method."""
     return float(np.mean([final(r) for r in evidence["crossed"][f"{method}/{cohort}"]]))
 
 
 def minutes(evidence: Any) -> tuple[float, float]:
-    """The minutes of tuning, and those of the reported runs."""
+    """Return the minutes of tuning, and the minutes of the reported runs."""
     points = [runs for grid in evidence["tuning"].values() for runs in grid.values()]
     reported = [runs[str(s)] for runs in evidence["runs"].values() for s in SEEDS]
     total = lambda runs: sum(run["seconds"] for run in runs) / 60
@@ -152,7 +152,7 @@ def minutes(evidence: Any) -> tuple[float, float]:
 
 
 def sections(evidence: Any) -> Iterator[str]:
-    """The generated part of the page, piece by piece."""
+    """Yield the pieces of the generated part of the page, in order."""
     for cohort in finished(evidence):
         name = f"deep-auc-{cohort}"
         yield f"## {part(cohort)} in every round\n"
@@ -174,12 +174,12 @@ def sections(evidence: Any) -> Iterator[str]:
 
 
 def generated(evidence: Any) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     return "\n".join(sections(evidence))
 
 
 def chart(evidence: Any, cohort: int) -> dict[str, Any]:
-    """A chart of 1 - AUC over rounds, on a logarithmic axis."""
+    """Return a chart of 1 - AUC over rounds, on a logarithmic axis."""
     alt, _ = drawing()
     rows = []
     for method, name in NAMES.items():
@@ -210,8 +210,8 @@ def write_docs(evidence: Any, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if not GENERATED.search(text):
         raise ValueError(
-            f"{page} must have the lines <!-- generated --> and <!-- end -->, between "
-            "which the tables go; add them."
+            f"{page} must have the lines <!-- generated --> and <!-- end -->, but one "
+            "is missing; add both where the tables belong."
         )
     fill = lambda marks: f"{marks[1]}\n{generated(evidence)}\n{marks[2]}"
     durable.write(page, GENERATED.sub(fill, text))

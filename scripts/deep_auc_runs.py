@@ -1,7 +1,7 @@
 """The runs of docs/deep-auc.md: its data, methods and tuning.
 
-`deep_auc.py` is the command. Each finished run is saved immediately, so an interruption
-loses at most one point of a grid.
+This file is not a command: `deep_auc.py` is. Each finished run is saved immediately, so
+an interruption loses at most one point of a grid.
 """
 
 import json
@@ -27,7 +27,7 @@ COHORTS = (50, 10)  # all clients, and 10 of 50
 ROUNDS, STEPS, BATCH = 300, 10, 10
 EVERY, TUNING_EVERY = 10, 50  # rounds between evaluations
 SEEDS = (0, 1, 2, 3, 4)
-TUNING_SEEDS = {50: (100, 101), 10: (100, 101, 102)}  # by cohort, as time allows
+TUNING_SEEDS = {50: (100, 101), 10: (100, 101, 102)}  # by cohort; 50 takes longer
 # The axes of each method's grid.
 METHODS = {
     "sagda-i": ("local x", "local y", "server"),
@@ -47,12 +47,13 @@ SETTINGS = {
     "seeds": list(SEEDS),
     "tuning seeds": {str(m): list(seeds) for m, seeds in TUNING_SEEDS.items()},
 }
-Place = tuple[int, ...]  # a grid point: one rung of the ladder of rates per axis
+# A grid point: for each axis, the index of a rate (its *rung*), see `rate`.
+Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class NetworkCrossEntropy(sagda.Problem):
-    """Logistic loss of a network. It has no y, so FSGDA on it is FedAvg."""
+    """Logistic loss of a network. This problem has no y, so FSGDA on it is FedAvg."""
 
     measures_phi = False
 
@@ -74,7 +75,7 @@ class NetworkCrossEntropy(sagda.Problem):
 
 @cache
 def tables() -> tuple[sagda.Table, sagda.Table, sagda.Table]:
-    """The rows for clients, the validation rows for tuning, and MNIST's test rows."""
+    """Return three tables: rows for clients, validation rows, and test rows."""
     data = sagda.load("mnist", positive=1)
     assert data.test is not None
     order = generator(0, "validation").permutation(len(data.train.label))
@@ -83,13 +84,16 @@ def tables() -> tuple[sagda.Table, sagda.Table, sagda.Table]:
 
 
 def rows_of(table: sagda.Table, rows: np.ndarray) -> sagda.Table:
-    """Some rows of a table."""
+    """Return a table with only these rows of `table`."""
     return sagda.Table(*(None if c is None else c[rows] for c in table))
 
 
 @cache
 def clients_of(seed: int) -> sagda.Federation:
-    """50 clients sorted by digit: one has ones, 49 the other digits, drawn by seed."""
+    """Draw rows by `seed` and return 50 clients whose rows are sorted by digit.
+
+    One client has the digit 1 only. The other 49 have the other digits.
+    """
     pool = tables()[0]
     order = generator(seed, "rows").permutation(len(pool.label))
     ones, others = order[pool.label[order] > 0], order[pool.label[order] < 0]
@@ -101,7 +105,10 @@ def clients_of(seed: int) -> sagda.Federation:
 def train(
     method: str, rates: dict[str, float], cohort: int, seed: int, on: Any, every: int
 ) -> Any:
-    """One run: its AUC on the rows `on` every few rounds, and its seconds."""
+    """Make one run. Return its AUC on the table `on` and its seconds.
+
+    The AUC is evaluated every `every` rounds. It is None after a run diverged.
+    """
     clients, model = clients_of(seed), sagda.MLP(784, width=32, depth=1)
     is_auc = method in ("sagda-i", "fsgda")
     problem = sagda.AUC.of(clients, model) if is_auc else NetworkCrossEntropy(model)
@@ -125,7 +132,7 @@ def train(
             test=on,
         )
     values = [float(a) for a in run.history["auc_test"][0]]
-    # A run that diverged has fewer evaluations.
+    # A run that diverged has fewer evaluations. Fill up with NaN.
     values += [np.nan] * (ROUNDS // every + 1 - len(values))
     auc = [round(a, 6) if np.isfinite(a) else None for a in values]
     return {"auc": auc, "seconds": round(time.perf_counter() - begun, 2)}
@@ -135,22 +142,26 @@ def train(
 
 
 def rate(rung: int) -> float:
-    """The rate of a rung: ..., 0.1, 0.3, 1, 3, 10, ...; rung 0 is rate 1."""
+    """Return the rate with the index `rung` in ..., 0.1, 0.3, 1, 3, 10, ...
+
+    Index 0 is the rate 1.
+    """
     return float(f"{(1, 3)[rung % 2] * 10.0 ** (rung // 2):.6g}")
 
 
 def rung(value: float) -> int:
-    """The rung of a rate."""
+    """Return the index of a rate: the inverse of `rate`."""
     return next(i for i in range(-40, 40) if rate(i) == value)
 
 
 def tune(
     measure: Callable[[Place], float], start: Place, tried: dict[Place, float]
 ) -> Place:
-    """The best point of a grid that grows until all neighbours of its best are tried.
+    """Find the point of a grid that maximises `measure`.
 
-    Continues from the points in `tried`. Neighbours along one axis come first, then
-    diagonal ones.
+    The grid grows until all neighbours of the best point are tried. Neighbours that
+    differ on one axis are tried before those that differ on more. `tried` has the
+    points that are already measured, and new points are added to it.
     """
     tried = tried or {start: measure(start)}
     moves = list(product((-1, 0, 1), repeat=len(start)))
@@ -168,37 +179,43 @@ def tune(
 
 
 def neighbours(tried: dict[Place, float], best: Place) -> list[list[float]]:
-    """For each axis, the values one rung below the optimum, at it, and one above.
+    """Return three values for each axis: one rung below `best`, at it, and one above.
 
-    Raises if the optimum is at an edge of the grid, or if a neighbour is better.
+    Raises `ValueError` if `best` is at an edge of the grid or if a neighbour is better.
     """
     values_by_axis = []
     for axis in range(len(best)):
         near = [(*best[:axis], best[axis] + s, *best[axis + 1 :]) for s in (-1, 0, 1)]
         missing = [place for place in near if place not in tried]
         if missing:
-            raise ValueError(f"{best} is at an edge of axis {axis}: no {missing}.")
+            raise ValueError(
+                f"{best} must not be at an edge of axis {axis}, but {missing} was not "
+                "tried; tune again."
+            )
         values = [round(tried[place], 6) for place in near]
         if max(values) > values[1]:
-            raise ValueError(f"{best} is no optimum on axis {axis}: {values}.")
+            raise ValueError(
+                f"{best} must be the best point on axis {axis}, got {values}; tune "
+                "again."
+            )
         values_by_axis.append(values)
     return values_by_axis
 
 
 def final(run: Any) -> float:
-    """The value that tuning maximises: the last AUC, or 0 if the run diverged."""
+    """Return the value to maximise: the last AUC, or 0 if the run diverged."""
     return 0.0 if run["auc"][-1] is None else run["auc"][-1]
 
 
 def places(points: Any) -> dict[Place, float]:
-    """The mean validation AUC over tuning seeds, by grid point."""
+    """Return the mean validation AUC over tuning seeds, by grid point."""
     place = lambda name: tuple(rung(float(r)) for r in name.split())
     mean = lambda runs: float(np.mean([final(run) for run in runs]))
     return {place(name): mean(runs) for name, runs in points.items()}
 
 
 def validate(method: str, rates: dict[str, float], cohort: int) -> list[Any]:
-    """One run for each tuning seed, evaluated on the validation rows."""
+    """Make one run for each tuning seed, evaluated on the validation rows."""
     return [
         train(method, rates, cohort, seed, tables()[1], TUNING_EVERY)
         for seed in TUNING_SEEDS[cohort]
@@ -206,7 +223,10 @@ def validate(method: str, rates: dict[str, float], cohort: int) -> list[Any]:
 
 
 def run_all(path: Path) -> None:
-    """Tune and run what is missing in the evidence file; last, swap the tuned rates."""
+    """Make the tuning and the runs that are missing in the evidence file.
+
+    At the end, SAGDA and FSGDA also run with each other's tuned rates.
+    """
     evidence = read(path) if path.exists() else {"tuning": {}, "runs": {}}
     if evidence.setdefault("settings", SETTINGS) != SETTINGS:
         raise ValueError(
@@ -254,5 +274,5 @@ def run_all(path: Path) -> None:
 
 
 def read(path: Path) -> Any:
-    """The evidence in a file."""
+    """Read the evidence in a file."""
     return json.loads(path.read_text(encoding="utf-8"))

@@ -2,8 +2,9 @@
 
     python scripts/licences.py [core | EXTRA ...]
 
-Reads the packages that are installed for this interpreter. `core` omits the extras;
-names such as `flower report` include only these extras. `make licences` runs it.
+The script reads the packages that are installed for this interpreter. With `core`, it
+omits all extras. With names such as `flower report`, it includes only these extras.
+`make licences` runs this script.
 """
 
 import sys
@@ -17,7 +18,7 @@ EXTRAS = ("flower", "mlflow", "parquet", "report", "sweep", "tensorboard", "torc
 
 
 def wanted(name: str, extras: set[str]) -> list[Requirement]:
-    """The requirements of a package on this machine, with some of its extras."""
+    """Return the requirements of a package on this machine, with some of its extras."""
     requirements = []
     for text in metadata.requires(name) or []:
         need = Requirement(text)
@@ -28,7 +29,7 @@ def wanted(name: str, extras: set[str]) -> list[Requirement]:
 
 
 def gathered(extras: set[str]) -> dict[str, metadata.Distribution]:
-    """sagda and all its direct and indirect requirements that are installed."""
+    """Return sagda and all its installed requirements, direct and indirect, by name."""
     seen: dict[str, set[str]] = {}
     todo = [("sagda", extras)]
     packages: dict[str, metadata.Distribution] = {}
@@ -48,7 +49,10 @@ def gathered(extras: set[str]) -> dict[str, metadata.Distribution]:
 
 
 def licence(of: metadata.Distribution) -> str:
-    """The licence that a package states: expression, classifiers or first line."""
+    """Return the licence that a package states.
+
+    It is the licence expression, else the classifiers, else the first line of the text.
+    """
     about: Any = of.metadata
     if about.get("License-Expression"):
         return about["License-Expression"]

@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/module_map.py
 
-A test compares the page with the source, so that the map cannot go stale.
+A test compares the page with the source, so the map is always up to date.
 """
 
 import ast
@@ -23,20 +23,20 @@ ROOMS = (
 
 
 def first_line(path: Path) -> str:
-    """The first line of a module's docstring, without its full stop."""
+    """Return the first line of a module's docstring, without its full stop."""
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.split("\n")[0].rstrip(".")
 
 
 def modules_of(folder: Path) -> list[Path]:
-    """The modules of a folder and of the folders in it, packages first."""
+    """List the modules of a folder and of its subfolders, packages first."""
     paths = folder.rglob("*.py") if folder != SOURCE else folder.glob("*.py")
     is_package = lambda path: path.name == "__init__.py"
     return sorted(paths, key=lambda p: (p.parent, not is_package(p), p.name))
 
 
 def table_of(room: str) -> str:
-    """One room as a Markdown table: each module with its first docstring line."""
+    """Return a Markdown table of one room, with the first line of each docstring."""
     folder = SOURCE if room == "root" else SOURCE / room
     rows = ["| module | what it is for |", "|---|---|"]
     for path in modules_of(folder):
@@ -46,12 +46,12 @@ def table_of(room: str) -> str:
 
 
 def module_map() -> str:
-    """All rooms in their order."""
+    """Return the tables of all rooms in their order."""
     return "\n\n".join(table_of(room) for room in ROOMS)
 
 
 def with_map(page: str) -> str:
-    """The page with a new map between its two markers."""
+    """Return the page with a new map between its two markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{module_map()}\n\n{END}{after}"

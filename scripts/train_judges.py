@@ -2,7 +2,7 @@
 
     SAGDA_DATA_DIR=... python scripts/train_judges.py
 
-It needs MNIST's files. The files that it writes are part of the package.
+The script needs the files of MNIST. The files that it writes belong to the package.
 """
 
 import warnings

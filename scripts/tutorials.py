@@ -2,7 +2,7 @@
 
     python scripts/tutorials.py [PAGE ...]
 
-The programs run as they are printed in docs/PAGE.md.
+The programs run exactly as docs/PAGE.md shows them.
 """
 
 import os
@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def main() -> None:
-    """Run all pages, or those that are named."""
+    """Run the programs of all pages, or of the pages that are named."""
     for page in sys.argv[1:] or PAGES:
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         names: dict = {"__name__": "__main__"}

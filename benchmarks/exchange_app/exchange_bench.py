@@ -1,8 +1,8 @@
 """The app of the exchange benchmark: rounds of sagda and empty exchanges, in turns.
 
-An empty exchange sends the same bytes in both directions with Flower's own
-`send_and_receive`. Its client imports neither JAX nor sagda. `benchmarks/exchange.py`
-starts this app and reads the times that it writes.
+An empty exchange sends the same number of bytes in both directions, with the function
+`send_and_receive` of Flower. Its client imports neither JAX nor sagda.
+`benchmarks/exchange.py` starts this app and reads the times that it writes.
 """
 
 import json
@@ -21,12 +21,12 @@ client = ClientApp()
 
 @client.query("echo")
 def echo(message: Message, context: Context) -> Message:
-    """The same content back: the client's half of an empty exchange."""
+    """Return the content that was received: the client of an empty exchange."""
     return Message(message.content, reply_to=message)
 
 
 def ours(message: Message, context: Context) -> Message:
-    """The site's answer, as in `sagda join`."""
+    """Return the answer of the site, as `sagda join` computes it."""
     from sagda.federation.flower.apps import handle
 
     return handle(message, context)

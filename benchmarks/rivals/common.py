@@ -2,11 +2,11 @@
 
     python benchmarks/rivals/NAME.py JOB.npz PROBLEM BATCH
 
-PROBLEM is `auc` or `dro`, BATCH a number of rows or `all`.
+PROBLEM is `auc` or `dro`. BATCH is a number of rows or `all`.
 
 The protocol: a rival first runs the check rounds of the job and prints its iterate.
-Then each line of its input is a number of rounds to run, and each line of its output
-has the seconds per round.
+Then each line of input has a number of rounds. The rival runs these rounds and prints
+the seconds per round.
 """
 
 import json
@@ -47,22 +47,26 @@ class Job:
         self.target = share.astype(np.float32) if self.problem == "auc" else label
 
     def checks(self) -> Iterable[np.ndarray | None]:
-        """The rows of each check round, [clients, K + 1, batch]; the last renew v_i."""
+        """Return the rows of each check round, [clients, K + 1, batch].
+
+        The last of the K + 1 batches renews the control variate v_i.
+        """
         whole = self.batch is None
         return [None] * len(self.position) if whole else self.position
 
     def draw(self, rng: np.random.Generator, i: int) -> np.ndarray | None:
-        """The rows of client i in a round; None for all local rows."""
+        """Return the rows of client i in a round, or None for all local rows."""
         if self.batch is None:
             return None
         return rng.integers(0, self.size[i], (K + 1, self.batch))
 
     @cached_property
     def gradient(self) -> Callable:
-        """A function of (z, features, target, position): the gradient of the mean loss.
+        """The gradient of the mean loss, as a function.
 
-        z has x and then y in one vector. The part of y has the opposite sign, so one
-        subtraction is descent in x and ascent in y. `position` None means all rows.
+        Its arguments are (z, features, target, position). z is one vector with x, then
+        y. The gradient in y has the opposite sign, so one subtraction is descent in x
+        and ascent in y. If `position` is None, it uses all rows.
         """
         return self.auc if self.problem == "auc" else self.dro
 
@@ -97,7 +101,7 @@ class Job:
         return g
 
     def visit(self, i: int, z, v, v_i, position) -> tuple[np.ndarray, np.ndarray]:
-        """A client's part of a round: its movement and its new variate."""
+        """Run a client's part of a round. Return its movement and its new variate."""
         rows = slice(self.start[i], self.start[i] + self.size[i])
         features, target = self.features[rows], self.target[rows]
 
@@ -114,7 +118,7 @@ class Job:
 
 
 def begin() -> tuple[Job, TextIO]:
-    """The job of the command line, and the stream for answers.
+    """Return the job that the command line describes, and the stream for answers.
 
     After this call, everything that a framework prints goes to standard error.
     """

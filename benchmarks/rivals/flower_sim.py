@@ -28,14 +28,14 @@ client = ClientApp()
 
 @cache
 def actor_job() -> tuple[Job, np.random.Generator]:
-    """An actor's copy of the data, read once, and its generator for rows."""
+    """Return the data, which an actor reads once, and a generator that draws rows."""
     path, problem, batch = os.environ[JOB].split(os.pathsep)
     return Job(path, problem, int(batch) or None), np.random.default_rng()
 
 
 @client.train()
 def visit(message: Message, context: Context) -> Message:
-    """K local steps; the reply has the movement and the change of v_i."""
+    """Run K local steps. Reply with the movement and the change of v_i."""
     job, rng = actor_job()
     i = int(context.node_config["partition-id"])
     (z, v), *given = message.content["arrays"].to_numpy_ndarrays()
@@ -51,7 +51,7 @@ def visit(message: Message, context: Context) -> Message:
 
 
 def server(job: Job, answers) -> ServerApp:
-    """The server's side of a round."""
+    """Return the app of the server, which runs the rounds."""
     app = ServerApp()
 
     @app.main()

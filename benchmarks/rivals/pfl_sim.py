@@ -1,9 +1,9 @@
 """Apple's pfl: its simulated backend and its SCAFFOLD, on the same min-max loss.
 
-It is compared in speed only. SCAFFOLD is pfl's nearest method to SAGDA, Option I: K
-local steps with control variates, and one more gradient that renews them, though on all
-local rows. pfl cuts its own batches in the order of the rows. The check rounds are not
-run.
+Only its speed is compared. SCAFFOLD is the method of pfl that is most similar to SAGDA,
+Option I. It has K local steps with control variates, and one more gradient that renews
+the variates, but on all local rows. pfl makes batches in the order of the rows, so it
+cannot run the check rounds.
 """
 
 import math
@@ -60,7 +60,7 @@ class Saddle(torch.nn.Module):
 
 
 def clients(job: Job) -> FederatedDataset:
-    """The clients of the job as pfl's users."""
+    """Return the clients of the job as users of pfl."""
     columns = torch.from_numpy(job.features), torch.from_numpy(job.target)
 
     def user(i: int) -> PyTorchTensorDataset:
@@ -91,7 +91,7 @@ def main() -> None:
     scaffold, storage, done = SCAFFOLD(), InMemoryUserStateStorage(), 0
 
     def run(rounds: int) -> None:
-        """Continue from the finished rounds; pfl evaluates in the first round only."""
+        """Continue from the finished rounds. pfl evaluates in the first round only."""
         nonlocal done
         done += rounds
         params = SCAFFOLDParams(

@@ -8,7 +8,7 @@ from common import ALPHA, LAMBDA_2, LOCAL, SERVER, K, begin, serve
 
 
 def auc(d: int, tau: float) -> Callable:
-    """The gradient for all clients; the part of y has the opposite sign."""
+    """Return the gradient of all clients as a function. Its part in y is negated."""
 
     def gradient(z, a, s, position):
         c_1, c_2, lam = z[:, d:].split(1, dim=1)
@@ -26,7 +26,7 @@ def auc(d: int, tau: float) -> Callable:
 
 
 def dro(d: int, tau: float) -> Callable:
-    """The gradient for all clients; the part of y has the opposite sign."""
+    """Return the gradient of all clients as a function. Its part in y is negated."""
 
     def gradient(z, a, b, position):
         n = a.shape[1]
@@ -58,7 +58,7 @@ def main() -> None:
     # Compilation takes half a minute and makes a round two to three times faster.
     @torch.compile(dynamic=False, fullgraph=True)
     def round(z, v, v_of, position):
-        """Position is [K + 1, clients, rows], or None for whole local batches."""
+        """Run one round. `position` is [K + 1, clients, rows], or None for all rows."""
 
         def batch(k):
             if position is None:
