@@ -172,7 +172,8 @@ CLAIMS = (
     Claim(
         text="On GANs SAGDA and FSGDA converge better than the baselines (‖∇ₓf‖², "
         "rounds).",
-        where="appendix A, Figure 3; a gradient may also vanish because y has won",
+        where="appendix A, Figure 3; a gradient may also vanish because y is too "
+        "strong",
         axis="round",
         comparisons=against(("gan",), (*OPTIONS, "fsgda"), BASELINES),
     ),

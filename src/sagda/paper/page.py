@@ -85,7 +85,9 @@ def figure_blocks(
         if any(curve.shares is not None for curve in curves.values()):
             yield from gan_blocks(figure, evidence, setting, out)
     if tuned := figure.tuning.get("found"):
-        yield Text("The tuned rates, each the best of its sweep on other seeds:")
+        yield Text(
+            "The tuned rates of each method, the best of its sweep on other seeds:"
+        )
         rows = []
         for name, one in tuned.items():
             rates = [one["best"].get(key) for key in ("local_lr", "server_lr")]

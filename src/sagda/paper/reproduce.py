@@ -31,7 +31,7 @@ sagda reproduce all --docs docs/reproduction.md
 ```
 
 from the results in `docs/evidence`. `sagda reproduce fig1c` runs one figure. *Paper*
-uses the printed rates for all methods, *tuned* the best rates of each on one grid.
+uses the rates of the paper, *tuned* the best rates of each method on one grid.
 """
 
 

@@ -47,11 +47,12 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
     every = list(lines(evidence.quick))
     yield Heading("Slopes", 3)
     yield Text(
-        "Slopes of log error in log mKT at the corollaries' rates, where m, K or T is "
-        "swept. In the column before the last, slopes of log rounds in log 1/ε², where "
-        "K grows with T. The error, ε², is the mean of ‖∇Φ‖² over all rounds. A slope "
-        f"is fitted for each of {evidence.seeds} seeds; the table has the mean and its "
-        "95 % interval. The last column has the corollary's prediction."
+        "The columns m, K and T have slopes of log error in log mKT, where m, K or T "
+        "is swept at the corollaries' rates. The next column has slopes of log rounds "
+        "in log 1/ε², where K grows with T. The error, ε², is the mean of ‖∇Φ‖² over "
+        f"all rounds. A slope is fitted for each of {evidence.seeds} seeds, and the "
+        "table has the mean with its 95 % interval. The last column has the slopes "
+        "that the corollaries predict."
     )
     rows = []
     by_method: dict[tuple[str, str, str], list[Line]] = {}
@@ -74,7 +75,7 @@ def slope_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
             panel(evidence, some),
             f"{TITLES[bench]}, {CLIENTS[clients]}: the mean of ‖∇Φ‖² over mKT where m, "
             "K or T is swept, and rounds over 1/ε². Geometric means with 95 % "
-            "intervals; grey: the slopes -1/2 and 1.",
+            "intervals. Grey lines have the slopes -1/2 and 1.",
         )
 
 
@@ -87,11 +88,12 @@ def theorem_blocks(evidence: SpeedupEvidence) -> Iterator[Block]:
     """Make the table of bounds and measured means."""
     yield Heading("The theorems, tried", 3)
     yield Text(
-        "Quadratics with exact constants, at rates that satisfy every condition, with "
-        "variates that start warm. The first rows have full participation, κ = 1.05, a "
-        "start far from the solution, and the rates that minimise the bound. The last "
-        "rows sample one client of 20, without noise, with K = 1. Measured is the mean "
-        "of ‖∇Φ‖² over rounds and seeds, with its 95 % interval. Bounds are as printed."
+        "These runs are on quadratics with exact constants, at rates that satisfy "
+        "every condition. Control variates start warm. The first rows have full "
+        "participation, κ = 1.05, a start far from the solution, and the rates that "
+        "minimise the bound. The last rows sample one client of 20, without noise, "
+        "with K = 1. Measured is the mean of ‖∇Φ‖² over rounds and seeds, with its "
+        "95 % interval. The bounds are those of the published theorems."
     )
     rows = []
     for theorem in theorems(evidence.quick):
