@@ -8,7 +8,7 @@ from support import SITES, uneven_table
 
 @pytest.fixture
 def shared_programs(monkeypatch):
-    """Keep compiled programs where other tests keep theirs, and wait for nothing."""
+    """Use the compile cache of the other tests, and shorten all waiting times."""
     from sagda.federation.flower import apps, grid
     from sagda.federation.server import federated_run, results
 
@@ -21,8 +21,8 @@ def shared_programs(monkeypatch):
 
 @pytest.fixture(scope="session")
 def clients():
-    """Of one size, so that the sites in this process share their programs."""
+    """Clients of equal size, so that the sites share their compiled programs."""
     clients = uneven_table([4] * SITES)
-    # Files hold features in single precision.
+    # The sites' files store features in single precision.
     features = clients.data.features.astype(np.float32)
     return clients._replace(data=clients.data._replace(features=features))

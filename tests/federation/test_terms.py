@@ -1,4 +1,4 @@
-"""The options of a federation that are refused."""
+"""Options of a federation that are refused."""
 
 import pytest
 import tomli_w

@@ -1,4 +1,4 @@
-"""What the files of a federated run prove."""
+"""The checks of `sagda verify` on the files of a federated run."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_run_can_be_verified_and_computed_anew(clients, tmp_path):
     assert not verify.same_state(
         record.state, state._replace(variables=state.variables._replace(z=2.0 * z))
     )
-    # A table that was changed by hand is noticed, file by file.
+    # The digest of each file shows that the table was changed by hand.
     file = next((folder / "server").glob("member-site-0-*"))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

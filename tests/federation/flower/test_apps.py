@@ -1,4 +1,4 @@
-"""The ClientApp: what leaves a site when it fails."""
+"""The ClientApp: which part of an error a failing site sends to the server."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def test_what_goes_wrong_at_a_site_stays_there(clients, tmp_path):
-    """Flower would send an exception's text, which may quote a row."""
+    """Flower would send the text of an exception, which can quote a row."""
     sites = sites_of(clients, tmp_path)
     secret = tmp_path / "secret.csv"
     secret.write_text("age,label\nthirty-secret,1\n")

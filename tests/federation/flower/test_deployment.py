@@ -1,4 +1,4 @@
-"""The commands of the deployment guide, on three machines with their own addresses.
+"""The commands of docs/deployment.md, on three machines with different addresses.
 
 The machines are network namespaces, which need Linux, root and `ip`.
 """
@@ -25,7 +25,7 @@ NGINX, IP = shutil.which("nginx", path=PATH), shutil.which("ip", path=PATH)
 
 
 def can_divide():
-    """Whether namespaces can be made here."""
+    """Return True if this test can make network namespaces."""
     if IP is None or os.geteuid() != 0:
         return False
     name = f"sagda-probe-{os.getpid()}"
@@ -50,14 +50,14 @@ PLACES |= {"hospital-b": "10.77.0.3"}
 
 
 def steps():
-    """(machine, line) in the order of the guide."""
+    """Yield (machine, command line) in the order of the guide."""
     for who, site, block in STEP.findall(GUIDE.read_text(encoding="utf-8")):
         for line in block.strip().splitlines():
             yield "fl.example.org" if "coordinator" in who else site, line
 
 
 class Machines:
-    """A namespace for each machine, joined by a switch in another namespace."""
+    """One namespace for each machine, and one with a switch that connects them."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -82,7 +82,7 @@ class Machines:
             self.ip("-n", name, "link", "set", "lo", "up")
             self.ip("-n", name, "addr", "add", f"{PLACES[place]}/24", "dev", "eth0")
             self.ip("-n", name, "link", "set", "eth0", "up")
-            # `ip netns exec` shows these in place of the machine's files.
+            # `ip netns exec` shows these files in place of those in /etc.
             folder = Path("/etc/netns") / name
             folder.mkdir(parents=True)
             known = [f"{address} {host}" for host, address in PLACES.items()]
@@ -97,7 +97,7 @@ class Machines:
         return command, {"cwd": home, "env": environment}
 
     def type(self, place, line):
-        """One line of the guide, at one machine."""
+        """Run one line of the guide on one machine."""
         if line.startswith("scp "):
             _, file, to = line.split()
             shutil.copy(self.folder / place / file, self.folder / to.rstrip(":"))
@@ -136,7 +136,7 @@ def machines(tmp_path):
 
 
 def write_rows(folder):
-    """Each hospital's table, as it would be exported."""
+    """Write the table of each hospital as a CSV file."""
     data = sagda.load("a9a").train
     clients = sagda.partition(data, "dirichlet", clients=2, samples=600, alpha=2.0)
     for i, name in enumerate(("hospital-a", "hospital-b")):
@@ -151,7 +151,7 @@ def write_rows(folder):
 
 
 def knock(machines, port):
-    """Whether a site can open a connection to the coordinator."""
+    """Return True if a site can connect to this port of the coordinator."""
     program = f"import socket; socket.create_connection(('fl.example.org', {port}), 2)"
     command, where = machines.command("hospital-a", sys.executable)
     done = subprocess.run([*command, "-c", program], capture_output=True, **where)
@@ -166,7 +166,7 @@ def test_a_newcomer_follows_the_guide(machines, tmp_path):
     for place, line in steps():
         machines.type(place, line)
     assert set(machines.started) == set(PLACES)
-    # While it runs: of the coordinator's doors a site finds one.
+    # While the run continues, a site reaches nginx but not the SuperLink behind it.
     config = center / "run" / "server" / "proxy" / "nginx.conf"
     deadline = time.monotonic() + 60
     while not config.exists():
@@ -196,7 +196,7 @@ def test_a_newcomer_follows_the_guide(machines, tmp_path):
 
 
 def test_the_units_start_what_the_guide_types():
-    """The services' commands are the typed ones, and parse."""
+    """The systemd units have the commands of the guide, and they can be parsed."""
     from sagda.commands.main import app
 
     typed = {line for _, line in steps()}

@@ -1,4 +1,4 @@
-"""Sites behind Flower's grid that fail, send nonsense, or lie."""
+"""Sites behind Flower's grid that fail, or send malformed or false answers."""
 
 import json
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def twice(grid):
-    """Its first answer comes again in the next round."""
+    """Return a change that repeats the site's first answer in every later round."""
     replies = []
 
     def change(message, reply):
@@ -70,7 +70,7 @@ def test_a_client_that_fails_is_refused_and_the_round_continues(
 
 
 def hostile(clients, tmp_path, note=None, **records):
-    """A run in which site-2 changes the text or adds records to all its answers."""
+    """Run a federation in which site-2 changes its answers or adds records."""
     sites = sites_of(clients, tmp_path)
     grid = InProcessGrid(sites)
 
@@ -101,7 +101,7 @@ def test_a_record_under_another_fields_name_is_nothing(field, clients, tmp_path)
 
 
 def test_a_version_of_another_ticket_is_refused(clients, tmp_path):
-    """It could be the one that the table has, whose file would then stay as it is."""
+    """The table could hold that version already, and its file would not be replaced."""
     record, refused = hostile(clients, tmp_path, note={"version": [[1, 1], 7]})
     assert refused["version"] == 3
     assert record.state.members["site-2"].memory is None

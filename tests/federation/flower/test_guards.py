@@ -1,4 +1,4 @@
-"""The guards in front of Flower's private functions, and what they refuse."""
+"""The guards around Flower's private functions, and what they refuse."""
 
 import pytest
 
@@ -23,7 +23,7 @@ GUARDS = [
 
 @pytest.fixture(autouse=True)
 def unguarded(monkeypatch):
-    """Remove the guards afterwards: they stay for as long as their process lives."""
+    """Remove the guards after each test. Otherwise they would affect later tests."""
     for part in (guards.PULL_OBJECTS, guards.PULL_MESSAGE, guards.PUSH_MESSAGES):
         monkeypatch.setattr(f"{part.module}.{part.name}", part.get())
 
@@ -32,7 +32,7 @@ def unguarded(monkeypatch):
     ("part", "guard"), GUARDS, ids=[f"{part.name}" for part, _ in GUARDS]
 )
 def test_a_missing_part_of_flower_is_named(part, guard, monkeypatch):
-    """Nothing is replaced then, and no AttributeError reaches the user."""
+    """The error is a `BadValue` with one sentence, and no function is replaced."""
     monkeypatch.delattr(f"{part.module}.{part.name}")
     parts = (http_grid, "pull_objects"), (node_loops, "_push_messages")
     before = [getattr(module, name, None) for module, name in parts]
@@ -48,7 +48,7 @@ def test_a_part_with_other_parameters_is_named(monkeypatch):
 
 
 def objects_of(content):
-    """A message's objects as Flower stores them, by id."""
+    """Return the objects of a message as Flower stores them, by object id."""
     objects = {content.object_id: content.deflate()}
     for child in (content.children or {}).values():
         objects |= objects_of(child)

@@ -1,4 +1,4 @@
-"""Letters in Flower's format, and what is refused before it is read."""
+"""Letters in Flower's format, and which messages are refused before parsing."""
 
 import numpy as np
 import pytest

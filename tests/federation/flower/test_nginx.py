@@ -1,4 +1,4 @@
-"""What a network can reach: a real SuperLink behind a real nginx, without a run."""
+"""Requests from a network to a real SuperLink behind a real nginx, without a run."""
 
 import base64
 import contextlib
@@ -33,7 +33,7 @@ needs_nginx = pytest.mark.skipif(NGINX is None, reason="needs nginx: apt install
 
 
 class Server(NamedTuple):
-    """A SuperLink behind nginx, without a run."""
+    """A running SuperLink with nginx in front of it, but without a run."""
 
     link: SuperLinkProcess
     proxy: nginx.Proxy
@@ -58,7 +58,7 @@ def server(tmp_path_factory):
 
 
 def ask(server, path, headers=None, body=b"", length=None, method="POST"):
-    """Send a request over TLS. Returns the status of the answer."""
+    """Send a request over TLS. Return the status of the answer."""
     context = ssl.create_default_context(cafile=str(server.keys.ca))
     size = len(body) if length is None else length
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
@@ -73,7 +73,7 @@ def ask(server, path, headers=None, body=b"", length=None, method="POST"):
 
 
 def signed(server, name="site-0"):
-    """The headers that a Flower node with this key sends."""
+    """Return the headers that a Flower node with this key sends."""
     secret = server.keys.folder.parent / f"{name}.key"
     signer = identity.Signer.read(secret)
     entry = identity.Entry.read(secret.with_suffix(".pub"))
@@ -96,7 +96,7 @@ def activation(server, name="site-0"):
 
 
 ACTIVATE = "/v1/fleet/activate-node"
-KNOWN = (200, 412)  # the SuperLink's answers to a key it has; 412: already active
+KNOWN = (200, 412)  # the SuperLink's status for a registered key; 412: active already
 
 
 @needs_nginx
@@ -174,7 +174,7 @@ def test_a_removed_key_is_out_at_once_and_may_come_back(server):
 
 
 def peers_refused_with(server, codes):
-    """Wait until nginx's logs contain these refusals. Returns the peers' addresses."""
+    """Wait until nginx's logs have refusals with these codes. Return the addresses."""
     refusals = []
 
     def read_codes():

@@ -1,4 +1,4 @@
-"""Attacks on a running federation: real sites, a real SuperLink, a real nginx."""
+"""Attacks on a running federation with real sites, SuperLink and nginx."""
 
 import base64
 import json
@@ -43,7 +43,8 @@ server_lr = 1.0
 sites = 3
 timeout = 60
 """
-# Python runs this first in every process of the liar's site, which is otherwise honest.
+# Python runs this code at the start of every process of the site `liar`. It changes
+# the answers of this site in the way that the file `mode` names.
 LIAR = """
 import json, os, sys
 
@@ -93,7 +94,7 @@ def begin():
         return content
 
     flower.records_of = records
-    # An answer of another run, sealed with the right key for the right question.
+    # An answer that names another run, with a valid seal.
     from sagda.federation.site.folder import SiteFolder
     answered = SiteFolder.answer
 
@@ -113,7 +114,7 @@ if "flwr-clientapp" in " ".join(sys.argv) or "clientapp" in " ".join(sys.orig_ar
 
 
 class Federation:
-    """A server behind nginx and its sites, which run while the tests do."""
+    """A server behind nginx and its sites, which run during all tests here."""
 
     def __init__(self, folder):
         self.folder, self.port = folder, network.free_port()
@@ -180,7 +181,7 @@ class Federation:
         return read_audit(self.folder / "run" / "server")
 
     def named(self, code, since=0, **wanted):
-        """Lines of the audit log about refusals with this code."""
+        """Return the lines of the audit log that have this code and these values."""
         return [
             line
             for line in self.audit()[since:]
@@ -197,7 +198,7 @@ class Federation:
             time.sleep(0.2)
 
     def continues(self, since):
-        """Wait until the other sites have committed another round."""
+        """Wait until the server has committed another round."""
         self.wait(lambda: self.round > since, "no more rounds")
 
     def words(self):
@@ -230,7 +231,7 @@ def context(federation):
 
 
 def post(federation, path, headers=(), body=b""):
-    """Send a request over TLS. Returns the status, or None without an answer."""
+    """Send a request over TLS. Return the status, or None if there is no answer."""
     with socket.create_connection(("127.0.0.1", federation.port), 10) as plain:
         secure = context(federation).wrap_socket(plain, server_hostname="localhost")
         with secure as link:
@@ -242,7 +243,7 @@ def post(federation, path, headers=(), body=b""):
 
 
 def stranger(federation, name, *arguments):
-    """Start a site that the server does not know. Returns its process."""
+    """Start a site that the server has not admitted. Return its process."""
     shutil.copy(federation.folder / "site-0.npz", federation.folder / f"{name}.npz")
     options = ["--server", federation.address, "--data", f"{name}.npz"]
     options += ["--name", name, *arguments]
@@ -250,7 +251,7 @@ def stranger(federation, name, *arguments):
 
 
 def turned_away(federation, site, name, since, at):
-    """End a stranger's process. Nobody may have joined, and the run must continue."""
+    """End the process of `site`. Check that it has not joined and the run continues."""
     site.terminate()
     site.wait(40)
     federation.continues(at)
@@ -262,7 +263,7 @@ def turned_away(federation, site, name, since, at):
 
 
 def test_an_unregistered_key(federation):
-    """A whole site, with a key that nobody admitted."""
+    """nginx refuses a complete site whose key was not admitted."""
     since, at = len(federation.audit()), federation.round
     identity.make_site(federation.folder, "stranger", 30)
     keys = ["--key", "stranger.key", "--ca", str(federation.keys.ca)]
@@ -272,7 +273,7 @@ def test_an_unregistered_key(federation):
 
 
 def test_a_stolen_name_under_a_registered_key_is_not_enough(federation):
-    """A public key is no secret: Flower refuses whoever has no private key for it."""
+    """A public key is not secret: Flower refuses requests without its signature."""
     since, at = len(federation.audit()), federation.round
     public = identity.Entry.read(federation.folder / "site-0.pub").header
     headers = [f"flwr-public-key: {public}", "Content-Type: application/protobuf"]
@@ -284,7 +285,7 @@ def test_a_stolen_name_under_a_registered_key_is_not_enough(federation):
 
 
 def test_a_wrong_certificate(federation):
-    """A site with another certificate authority refuses to talk to this server."""
+    """A site with another certificate authority refuses to connect to this server."""
     since, at = len(federation.audit()), federation.round
     other = Keys(federation.folder / "other")
     other.init(["localhost"], 30)
@@ -313,7 +314,7 @@ def test_no_tls(federation):
     ],
 )
 def test_a_registered_site_that_lies(mode, code, federation):
-    """Each kind of false answer is refused by its code; honest ones count again."""
+    """False answers are refused with a code. Later honest answers are accepted."""
     if mode == "replay":
         federation.mode("record")
         federation.wait((federation.folder / "old").exists, "nothing was recorded")
@@ -353,7 +354,7 @@ def test_an_oversized_header_and_body(federation):
 
 
 def test_an_outsider_who_submits_an_app(federation):
-    """Flower's own command, with the right authority, cannot reach /v1/control/."""
+    """The command `flwr run`, with the right authority, cannot reach /v1/control/."""
     since, at = len(federation.audit()), federation.round
     home = federation.folder / "outsider"
     app = home / "app"
@@ -397,7 +398,7 @@ def test_a_site_removed_and_admitted_again_while_it_runs(federation):
 
 
 def test_last_the_files_are_exact(federation):
-    """After all these attacks, V is still the sum of all variates."""
+    """After all these attacks, V is still the sum of all control variates."""
     serve = federation.started[0]
     serve.terminate()
     serve.wait(60)

@@ -1,4 +1,4 @@
-"""Child processes: how they are watched, and that nothing of them is left."""
+"""Child processes: how they are watched, and that all of them end."""
 
 import importlib.metadata
 import sys
@@ -15,7 +15,7 @@ from sagda.federation.flower.processes import (
     need_flower,
 )
 
-# Starts a child that ignores SIGTERM, and writes its process id.
+# A program that starts a child which ignores SIGTERM, and prints the child's id.
 FAMILY = """
 import signal, subprocess, sys, time
 wait = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
@@ -26,7 +26,7 @@ time.sleep(60)
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts Python programs, which end with the test."""
+    """Return a function that starts a Python program, which ends with the test."""
     processes = []
 
     def start(code):
@@ -51,7 +51,7 @@ def test_a_process_ends_with_all_that_it_started(start, monkeypatch):
     process.stop()
     assert process.code is not None
     deadline = time.monotonic() + 5
-    while lives(child):  # init reaps it
+    while lives(child):  # until the init process has reaped it
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""Federations as real processes, some of which are killed."""
+"""Federations of real processes, some of which are killed during a run."""
 
 import json
 import os
@@ -30,7 +30,7 @@ RATES = {"local_lr": 0.1, "server_lr": 1.0, "local_steps": 5, "batch_size": 20}
 
 
 def prepare(folder, sites, table="", **keys):
-    """A split of a9a, and the files of its server and sites, as `demo` expects them."""
+    """Split a9a over sites, and write the files of server and sites for `demo`."""
     data = sagda.load("a9a")
     clients = sagda.partition(data.train, "by-label", clients=sites, samples=500)
     home = folder / "sites"
@@ -61,7 +61,7 @@ def verified(folder):
 
 
 def of_this_run(folder):
-    """Command lines of the running processes that mention a folder, by process id."""
+    """Return the command lines that contain the folder's path, by process id."""
     lines = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -92,7 +92,7 @@ def test_real_processes_agree_with_the_simulator(name, tmp_path):
     columns = read_results(folder).columns[name]
     for column in run.history.columns:
         if column not in ("seconds", "eval_bytes"):
-            # The gap is a small difference of Phi and f, and as exact as they are.
+            # The gap is a small difference of Phi and f, so its error scales with Phi.
             scale = np.abs(run.history["phi"]).max() if column == "gap" else 0.0
             np.testing.assert_allclose(
                 columns[column], run.history[column], rtol=1e-5, atol=1e-5 * scale,
@@ -143,7 +143,7 @@ def test_a_pytorch_model_trains_through_real_processes(tmp_path):
 
 
 class Killer(threading.Thread):
-    """Kills one process after another while a run continues."""
+    """Kills a node, then the ServerApp, then the SuperLink, during a run."""
 
     def __init__(self, folder):
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Calls that are repeated after an error of the SuperLink's own."""
+"""Calls that are repeated after an error inside the SuperLink (status 5xx)."""
 
 import itertools
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def failing(call, status, times):
-    """`call`, whose first answers are a SuperLink's failures."""
+    """Return `call`, whose first `times` calls fail with this HTTP status."""
     left = itertools.chain([status] * times, itertools.repeat(None))
 
     def answered(*args, **kwargs):
@@ -52,7 +52,7 @@ def test_a_superlink_whose_database_is_locked_is_asked_again(
     phi = results.columns["sagda-i"]["phi"]
     np.testing.assert_allclose(phi, expected, rtol=1e-9)
     assert results.columns["sagda-i"]["evaluated"][0, 0] == SITES
-    # Not forever, and not where the failure is ours: the run is over, or not known.
+    # `again` gives up after some attempts, and at once if the request is wrong (4xx).
     for status, times in ((500, 3), (401, 1)):
         with pytest.raises(httpx.HTTPStatusError):
             flower_again.again(failing(list, status, times))()
@@ -63,7 +63,7 @@ def test_a_node_sends_an_answer_again(monkeypatch):
 
     from sagda.federation.flower import guards
 
-    # Put back afterwards, since the guard stays for as long as its process lives.
+    # `monkeypatch` restores the functions. The guards would affect later tests.
     for part in (guards.PULL_MESSAGE, guards.PUSH_MESSAGES):
         monkeypatch.setattr(internal, part.name, part.get())
     monkeypatch.setattr(flower_again, "PAUSES", (0.0,))

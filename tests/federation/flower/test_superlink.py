@@ -1,4 +1,4 @@
-"""The supervisor of a server's processes: what it restarts, and when it gives up."""
+"""The supervisor of a server's processes: when it restarts them, and gives up."""
 
 import json
 import time
@@ -15,12 +15,12 @@ DEAD = 2**22 + 1  # no process has this id
 
 
 class Link:
-    """A SuperLink that writes down what it is asked to do."""
+    """A substitute for the SuperLink, which records the calls of its methods."""
 
     def __init__(self, folder):
         self.folder, self.calls = folder, []
         self.process = SimpleNamespace(code=None)
-        self.reports = []  # of the ServerApps that will be started
+        self.reports = []  # the status that each next ServerApp will write
         (folder / "server").mkdir(parents=True)
 
     def enrol(self):
@@ -56,7 +56,7 @@ def test_a_server_that_dies_again_and_again_is_given_up(link):
     end = watched(link)
     assert end.code == 1
     assert "the server's process ended 5 times; see" in end.sentence
-    # The first report of round 0 counts as a new round, and then five in vain do not.
+    # The first report of round 0 counts as a new round. Then five starts bring none.
     assert link.calls.count("run") == 7
 
 

@@ -1,4 +1,4 @@
-"""A site's node: restarted when it ends, and left when the server says farewell."""
+"""A site's node is restarted when it ends, and stopped when the server ends the run."""
 
 import json
 import tomllib

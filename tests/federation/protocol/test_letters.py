@@ -1,4 +1,4 @@
-"""Letters: what may be read from text, and what a mark covers."""
+"""Letters: which texts can be parsed, and what the mark (the digest) covers."""
 
 import pytest
 
@@ -21,6 +21,6 @@ def test_marks_tell_every_piece_apart():
 
 
 def test_letters_are_arrays_and_text_only():
-    """Nothing that names a class or a function is ever read."""
+    """A letter whose kind names a function is refused, and nothing is called."""
     with pytest.raises(Refused):
         Letter.read('{"kind": "os.system", "note": {}}', {})

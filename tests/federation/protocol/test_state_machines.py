@@ -1,4 +1,4 @@
-"""The protocol's machines under random faults: exact after every commit, or caught."""
+"""The protocol's state machines under random faults: exact after every commit."""
 
 import random
 
@@ -13,7 +13,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 class Crash(Exception):
-    """The server's process ends in the middle of what it does."""
+    """The server's process ends in the middle of a commit."""
 
 
 class Violation(AssertionError):
@@ -21,7 +21,7 @@ class Violation(AssertionError):
 
 
 class World:
-    """A server, clients, their disks and a network, and faults drawn from a seed."""
+    """A server, clients, their disks and a network, with faults drawn from a seed."""
 
     def __init__(self, seed, server=ServerProtocol, client=ClientProtocol):
         self.rng = random.Random(seed)
@@ -29,18 +29,18 @@ class World:
         first = {name: Member(number=i) for i, name in enumerate(NAMES[:2])}
         self.state = ServerState("run", "digest", 0, 0, (0, 0), first)
         self.disks = {name: Cache() for name in NAMES}
-        self.wiped: set[str] = set()  # whose disk was lost since it was last whole
+        self.wiped: set[str] = set()  # clients that have lost their disk
         self.mail: list[tuple[str, object]] = []
-        self.sent = 0  # instructions so far; each carries its number
-        self.number: dict[tuple, int] = {}  # by client and ticket, the newest number
-        self.crashing: int | None = None  # at which save of the server
+        self.sent = 0  # instructions so far; each one has its number as message
+        self.number: dict[tuple, int] = {}  # by client and ticket: the instruction
+        self.crashing: int | None = None  # saves of the server until it crashes
         self.server = None
         self.clients: dict[str, ClientProtocol] = {}
         self.start_server()
         for name in NAMES:
             self.start_client(name)
 
-    # What the machines are given.
+    # The functions that the state machines call.
 
     def save_state(self, state):
         if self.crashing is not None:
@@ -66,7 +66,7 @@ class World:
         return (memory or 0) + payload[1]
 
     def start_server(self):
-        clock = self.rng.randrange(4)  # a clock that goes back and forth
+        clock = self.rng.randrange(4)  # a clock that can go backwards
         arguments = self.save_state, self.check, self.renew
         self.crashing = None
         self.server = self.server_kind(self.state, clock, *arguments)
@@ -79,7 +79,7 @@ class World:
             lambda: self.rng.getrandbits(128),
         )
 
-    # What can happen.
+    # The events that are drawn at random.
 
     def issue(self):
         name = self.rng.choice(NAMES)
@@ -90,7 +90,7 @@ class World:
             self.mail.append((name, told))
 
     def deliver(self):
-        """Any message, now or again later; some are lost."""
+        """Deliver or lose any message. A delivered message can arrive again later."""
         if not self.mail:
             return
         place = self.rng.randrange(len(self.mail))
@@ -159,10 +159,10 @@ class World:
         self.state = self.state._replace(variables=(self.state.round, total))
         self.server.state = self.state
 
-    # What must be true.
+    # The invariants.
 
     def verify(self):
-        """V is the sum of what clients hold, whichever way their files say it."""
+        """Check that V is the sum of the memories in the table and in the files."""
         state, total = self.state, 0
         for name, member in state.members.items():
             held = self.effective(name, member)
@@ -179,7 +179,7 @@ class World:
             )
 
     def effective(self, name, member):
-        """The memory of a client's file that the server's record points at."""
+        """Return the memory in a client's file with the version in the table."""
         cache = self.disks[name]
         if member.version is None:
             return 0
@@ -199,7 +199,7 @@ class World:
         self.heal()
 
     def heal(self):
-        """With a network that works, every member is accepted within three rounds."""
+        """Check that each member is accepted within three rounds without faults."""
         self.mail.clear()
         waiting = set(self.state.members)
         for _ in range(3):
@@ -243,21 +243,21 @@ def test_a_hundred_thousand_schedules_of_faults_leave_everything_exact():
 
 
 class SameIncarnation(ServerProtocol):
-    """Without R1."""
+    """Breaks rule R1: each start of the server has the same incarnation."""
 
     def incarnated(self, state, clock):
         return state._replace(incarnation=1)
 
 
 class AnyTicket(ServerProtocol):
-    """Without R2 and R3's live ticket."""
+    """Breaks rules R2 and R3: a reply to an old ticket is accepted."""
 
     def is_live(self, name, ticket):
         return name in self.live
 
 
 class TwoWrites(ServerProtocol):
-    """Without R5: the table first, then the state."""
+    """Breaks rule R5: the table is written first, and the state after it."""
 
     def commit(self, state, members, rounds=1, traffic=None):
         self.save(self.state._replace(members=dict(members)))
@@ -265,7 +265,7 @@ class TwoWrites(ServerProtocol):
 
 
 class TellsEarly(ServerProtocol):
-    """Without R6: what was accepted is told before it is durable."""
+    """Breaks rule R6: a client is told an accepted version before it is durable."""
 
     def issue(self, name, phase, message):
         reply = self.accepted.pop(name, None)
@@ -277,21 +277,21 @@ class TellsEarly(ServerProtocol):
 
 
 class KeepsSilent(ServerProtocol):
-    """Without R7."""
+    """Breaks rule R7: the server does not send the memory after a mismatch."""
 
     def mismatched(self, name):
         return Refusal("mismatch", "")
 
 
 class ActsAgain(ClientProtocol):
-    """Without R9."""
+    """Breaks rule R9: the client acts on old tickets."""
 
     def is_old(self, told):
         return False
 
 
 class CommitsAtOnce(ClientProtocol):
-    """Without R11: what was computed is the client's own, accepted or not."""
+    """Breaks rule R11: the client commits each new memory, accepted or not."""
 
     def reconciled(self, told):
         pending = self.cache.pending
@@ -301,7 +301,7 @@ class CommitsAtOnce(ClientProtocol):
 
 
 class Forgetful(ClientProtocol):
-    """Without R12: nothing is durable before the answer."""
+    """Breaks rule R12: the client answers before its new memory is durable."""
 
     def persist(self, cache):
         self.cache = cache
@@ -327,7 +327,7 @@ def test_without_a_rule_the_schedules_find_it_out(kinds):
 
 
 def pair():
-    """A server with one member, and its client, without faults."""
+    """Return a world without faults, an instruction to client a, and its reply."""
     world = World(0)
     told = world.server.issue("a", "local", 7)
     return world, told, world.clients["a"].handle(told)
@@ -374,7 +374,7 @@ def test_strangers_are_refused():
 def test_an_instruction_that_comes_twice_gets_the_same_answer():
     world, told, reply = pair()
     assert world.clients["a"].handle(told) is reply
-    world.start_client("a")  # from its disk
+    world.start_client("a")  # restarts with the state on its disk
     assert world.clients["a"].handle(told) == reply
 
 
@@ -386,6 +386,6 @@ def test_who_was_long_away_is_named():
     server.commit((1, 0), members)
     assert server.absent(1) == ["b"]
     assert server.absent(2) == []
-    # Who is not asked misses nothing, and who answers has missed nothing.
+    # A member misses a round only if it was asked. An answer sets the count to zero.
     assert server.attended(members, ["a"], ["a"])["b"].missed == 1
     assert server.attended(members, ["b"], ["b"])["b"].missed == 0

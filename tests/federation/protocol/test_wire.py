@@ -1,4 +1,4 @@
-"""Parcels that are not as specified are refused, whatever is wrong with them."""
+"""Parcels that violate their specification are refused, whatever the violation."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ WRONG = st.one_of(
 
 
 def fuzz(parcel):
-    """Taken exactly if every array is as specified and finite."""
+    """Check that an accepted parcel has the specified arrays, with finite numbers."""
     try:
         tree = SPEC.unpack(parcel)
     except Refused:

@@ -1,4 +1,4 @@
-"""Whole federated runs in one process: exact, resumed, with sites that come and go."""
+"""Complete federated runs in one process: exact, resumed, sites join and leave."""
 
 import itertools
 import json
@@ -122,7 +122,7 @@ def test_decay_and_clipping_go_with_robust_losses(clients, tmp_path):
 
 
 def crash_after(monkeypatch, count):
-    """The server's process ends in the middle of its count-th durable write."""
+    """End the server's process in the middle of the durable write number `count`."""
     from sagda import durable
 
     whole, left = durable.write, itertools.count(count, -1)
@@ -208,7 +208,7 @@ def test_a_measurement_that_nobody_answered_is_asked_again(clients, tmp_path):
     asked = itertools.count()
 
     def spoil(node, message, reply):
-        """All are silent at first, but for their introductions."""
+        """Lose the first eight answers of sites, apart from introductions."""
         hello = message.metadata.message_type == "query.hello"
         error = Error(0, "silent")
         return reply if hello or next(asked) >= 8 else Message(error, reply_to=message)
@@ -227,7 +227,7 @@ def test_sites_join_and_leave_while_it_runs(clients, tmp_path, monkeypatch):
     late = iter([False] * 3)
 
     def ids(self):
-        # The fifth comes after a while; the first wants to go after that.
+        # The fifth site joins after some calls. Later, the first site asks to leave.
         if next(late, True) and 104 not in self.nodes:
             self.nodes[104] = sites[4]
         manifest = tmp_path / "run" / "server" / "manifest.json"

@@ -1,4 +1,4 @@
-"""Sites that lie: what they can do, and that V stays the sum of all variates."""
+"""Sites that lie: their effect, and that V is the sum of all control variates."""
 
 import jax
 import numpy as np
@@ -32,12 +32,12 @@ def split(samples):
 
 @pytest.fixture(scope="module")
 def clients():
-    """A little of a9a, over ten sites."""
+    """A small part of a9a, split over ten sites."""
     return split(1000)
 
 
 def lying(lie=None, silent=()):
-    """What becomes of an answer: some sites lie in their replies, some are silent."""
+    """Return a function that falsifies or drops the answers of some sites."""
 
     def false(part):
         array = np.frombuffer(part.data, part.dtype).reshape(part.shape)
@@ -58,7 +58,7 @@ def lying(lie=None, silent=()):
 
 
 def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options):
-    """The server after some rounds; V is checked after each of them."""
+    """Return the server after some rounds. V is checked after each round."""
     method = sagda.algorithm(name, local_lr=0.05, server_lr=1.0, local_steps=5)
     problem = sagda.AUC.of(clients)
     plan = Plan(method, problem, "run", "digest", seed, None, SITES, clients.width)
@@ -73,7 +73,7 @@ def trained(clients, lie, seed=0, name="sagda-i", rounds=5, silent=(), **options
 
 
 def check_total(server, lie):
-    """V over M is what the algorithm uses, and every v_i is its site's own."""
+    """Check that the algorithm uses V / M, and each v_i is the one of its site."""
     field = server.algorithm.mean
     if field is None:
         return
@@ -96,7 +96,7 @@ def check_total(server, lie):
 
 
 def error(server):
-    """||grad Phi||^2 over all sites, as they truly are."""
+    """Return ||grad Phi||^2 over the true rows of all sites."""
     return evaluate(server)[0]["grad_phi_sq"]
 
 
@@ -106,7 +106,7 @@ def refused(server):
 
 @pytest.mark.parametrize("lie", ["nan", "1e6"])
 def test_what_is_not_finite_or_far_too_long_never_matters(lie, clients):
-    """As if those sites had said nothing: the same bits, with the default filter."""
+    """The result is bit-for-bit the same as if the liars were silent."""
     found = trained(clients, lie, filter="norm")
     absent = trained(clients, None, filter="none", silent=LIARS)
     for a, b in zip(
@@ -127,7 +127,7 @@ def test_multi_krum_leaves_liars_out_and_v_exact(name, lie, clients):
 
 
 def test_without_a_filter_a_long_answer_does_matter(clients):
-    """So that the tests above test something."""
+    """A check of the tests above: without a filter, the same lie does harm."""
     honest, spoilt = (trained(clients, lie, filter="none") for lie in (None, "1e6"))
     assert not error(spoilt) < 1e3 * error(honest)
 
@@ -140,7 +140,7 @@ def test_an_absolute_bound_is_kept(clients):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_with_multi_krum_training_ends_near_the_honest_run(seed):
-    """Within two times, whatever two of ten say; all of a9a, 100 rounds."""
+    """The error is less than doubled, whatever two of ten sites send."""
     clients = split(3200)
     honest = error(trained(clients, None, seed, rounds=100))
     for lie in LIES:
@@ -166,15 +166,16 @@ def test_the_middle_length_decides(clients):
 
 
 def test_multi_krum_by_hand():
-    """Five on a line, one far away: its nearest n - f - 2 = 2 are farthest."""
+    """Of five points on a line, the distant one has the largest score."""
     places = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 9.0}
     vectors = {name: np.array([at]) for name, at in places.items()}
+    # A score is the sum of squared distances to the n - f - 2 = 2 nearest points.
     scores = {"a": 1 + 4, "b": 1 + 1, "c": 1 + 1, "d": 1 + 4, "e": 36 + 49}
     assert filters.multi_krum(vectors, 1) == [max(scores, key=lambda n: scores[n])]
 
 
 def test_every_array_counts_alike():
-    """A lie in small numbers is not hidden by the spread of large ones."""
+    """A lie in an array of small numbers is found next to an array of large numbers."""
     rng = np.random.default_rng(0)
     replies = {name: [100 * rng.normal(size=8), np.full(3, 1e-3)] for name in NAMES}
     replies["site-4"][1] = np.full(3, -5e-2)

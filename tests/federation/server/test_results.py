@@ -1,4 +1,4 @@
-"""A federated run's results: models that the server and every site can score with."""
+"""The results of a federated run: a model with which server and sites can score."""
 
 import json
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_federations_models_can_be_judged(tmp_path, capsys):
     card = (folder / "MODEL_CARD.md").read_text()
     assert "each site's own" in card
     assert "This was a federation: the rows stayed at their sites" in card
-    # A site knows its columns by name, the server by place; neither scores the label.
+    # A site finds columns by name, the server by position. Both ignore the label.
     moved = tmp_path / "moved.csv"
     frame[["label", "d", "b", "a", "c"]].to_csv(moved, index=False)
     frame.to_csv(tmp_path / "all.csv", index=False)

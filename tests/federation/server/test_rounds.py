@@ -1,4 +1,4 @@
-"""Rounds over letters: every algorithm as in the simulator, and what is refused."""
+"""Rounds over letters: they agree with the simulator, and refuse invalid replies."""
 
 import json
 import tracemalloc
@@ -35,7 +35,7 @@ def server_of(plan, net, save=lambda state, records: None, state=None, **options
 
 
 def run_to(server, rounds):
-    """The algorithm's state once so many rounds are committed, without a failure."""
+    """Run the server up to a round, without failures. Return the algorithm's state."""
     while server.state.round < rounds:
         assert server.attempt()
     return server.variables
@@ -43,7 +43,7 @@ def run_to(server, rounds):
 
 @pytest.fixture(scope="module")
 def clients():
-    """Of one size, so that the sites in this process share their programs."""
+    """Clients of equal size, so that the sites share their compiled programs."""
     return uneven_table([4] * 5)
 
 
@@ -107,7 +107,7 @@ def test_a_warm_start_agrees_too(clients):
 
 
 def test_both_sides_go_on_from_their_disks(clients):
-    """The server restarts after round 2, a site loses its disk: nothing changes."""
+    """A restart of the server and the loss of a site's disk change nothing."""
     plan = plan_of("sagda-i", sagda.AUC.of(clients))
     whole = run_to(server_of(plan, InProcess(plan, clients)), 6)
     net, states = InProcess(plan, clients), []
@@ -194,12 +194,12 @@ def test_too_few_answers_change_nothing(clients):
     before = flat(server.state.variables)
     assert not server.attempt()
     np.testing.assert_array_equal(flat(server.state.variables), before)
-    assert len(states) == 1  # the server's birth
+    assert len(states) == 1  # the state that the server saved when it started
     assert server.attempt()
 
 
 def numbers_of(text):
-    """Places in a JSON text where something stands that can be changed."""
+    """Return the paths to all values in a JSON text."""
     found = []
 
     def walk(value, path):
@@ -235,7 +235,7 @@ ANYTHING = st.recursive(
 
 
 class ReplyCheck:
-    """A server that waits for one reply, and the reply that it waits for."""
+    """A server that waits for one reply, and that valid reply."""
 
     def __init__(self, clients):
         plan = plan_of("sagda-i", sagda.AUC.of(clients))
@@ -249,7 +249,7 @@ class ReplyCheck:
         self.places = numbers_of(self.good.text)
 
     def receive(self, text, parcels):
-        """What the server does with bytes from outside; the reply if it is taken."""
+        """Let the server read a letter. Return the reply if the server accepts it."""
         try:
             letter = Letter.read(text, parcels)
         except Refused:
@@ -263,7 +263,7 @@ class ReplyCheck:
         return letter.note if refusal is None and letter.note != () else None
 
     def check(self, reply):
-        """I6: run, configuration, ticket, base and every array are as they must be."""
+        """Check run, configuration, ticket, base and arrays of an accepted reply."""
         if isinstance(reply, Mismatch):
             return
         told = self.told
@@ -282,7 +282,7 @@ def reply_check(clients):
 
 
 def spoil_letters(reply_check, data):
-    """One valid reply with its note, its parcels or both changed at random places."""
+    """Send the valid reply with random changes in its note, its parcels, or both."""
     text, parcels = reply_check.good.text, dict(reply_check.good.parcels)
     if data.draw(st.booleans()):
         path = data.draw(st.sampled_from(reply_check.places))

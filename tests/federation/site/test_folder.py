@@ -1,4 +1,4 @@
-"""What a site keeps, and what it refuses to run or to send."""
+"""What a site stores, and what it refuses to run or to send."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Runs whose answers are sealed: what is refused, and what the audit log proves."""
+"""Runs with sealed answers: what is refused, and what the audit log proves."""
 
 import shutil
 import stat
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("shared_programs")
 
 @pytest.fixture
 def signed(clients, tmp_path):
-    """Sites with keys, and a server that has admitted them."""
+    """Sites with keys, and the keys of a server that has admitted them."""
     keys = Keys(tmp_path / "keys")
     keys.init([], 30)
     sites = []
@@ -62,7 +62,7 @@ def local(message):
 
 
 def tampered(node, message, reply):
-    """One bit of one number, as someone on the way could change it."""
+    """Change one bit of an answer, as an attacker on the network could."""
     if node == LIAR and local(message):
         record = reply.content["payload"]
         array = next(iter(record.values()))
@@ -77,7 +77,7 @@ def unsigned(node, message, reply):
 
 
 class Replayed:
-    """The first answer again and again; its seal is good, for another question."""
+    """Repeats the first answer, whose seal is valid only for an earlier letter."""
 
     def __init__(self):
         self.first = None
@@ -125,7 +125,7 @@ def test_a_key_opens_one_name_only(signed, tmp_path):
 
 
 def test_what_answers_nothing_is_dropped(signed, tmp_path):
-    """Flower lets a node send the server whatever it likes, in anyone's name."""
+    """Flower lets a node send unrequested messages under the name of any node."""
     from flwr.app import Message
 
     sites, keys = signed

@@ -1,4 +1,4 @@
-"""Keys of sites, the register, and single seals."""
+"""Keys of sites, the register of admitted sites, and single seals."""
 
 import datetime
 
@@ -43,4 +43,4 @@ def test_a_register_passes_over_what_is_no_key(tmp_path):
     register = identity.Register(keys.sites)
     assert list(register.now()) == ["a"]
     keys.sites.rename(tmp_path / "elsewhere")
-    assert list(register.now()) == ["a"]  # not there is not empty
+    assert list(register.now()) == ["a"]  # a missing folder does not count as empty
