@@ -55,7 +55,7 @@ def test_a_server_that_dies_again_and_again_is_given_up(link):
     link.reports = [{"state": "running", "round": 0}] * 10
     end = watched(link)
     assert end.code == 1
-    assert "the server's process ended 5 times; see" in end.sentence
+    assert "the server's process ended 5 times without a new round; see" in end.sentence
     # The first report of round 0 counts as a new round. Then five starts bring none.
     assert link.calls.count("run") == 7
 

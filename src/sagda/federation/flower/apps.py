@@ -70,7 +70,7 @@ def main(grid: Grid, context: Context) -> None:
 @client.query("hello")
 @client.query("bye")
 def handle(message: Message, context: Context) -> Message:
-    """Return the site's answer to any letter, sealed if the site has a key."""
+    """Return the site's answer to a letter, with a seal if the site has a key."""
     signer, question = None, b""
     try:
         site = SiteFolder.of(context.node_config)

@@ -271,7 +271,7 @@ class GridSites:
         largest: int,
         seconds: float | None = None,
     ) -> Iterator[tuple[str, Letter]]:
-        """Send each site its letter. Yield (site, reply) until all replies arrived.
+        """Send each site its letter. Yield (site, reply) as the replies arrive.
 
         For a site that does not reply, the letter is a `Fault` with one of these codes:
 
@@ -320,7 +320,7 @@ def flaw_in(note: Any) -> Refusal | None:
     """Return why `note` is no valid introduction, or None if it is valid.
 
     Every number is checked here. The arrays of other letters are checked against the
-    specification of the run, but introductions arrive before there is one.
+    specification of the run, but an introduction arrives before the run has one.
     """
     if isinstance(note, Fault):
         return Refusal(*note)

@@ -37,7 +37,7 @@ class PrivatePart(NamedTuple):
 
     module: str
     name: str
-    parameters: tuple[str, ...] = ()  # those that are passed to it by name
+    parameters: tuple[str, ...] = ()  # parameters that callers pass by name
 
     def get(self) -> Any:
         """Return the function. Raises `BadValue` if flwr lacks it or a parameter."""

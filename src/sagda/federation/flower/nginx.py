@@ -150,7 +150,7 @@ class Proxy:
     def refusals(self) -> Iterator[TurnedAway]:
         """Yield the refusals since the last call.
 
-        The same kind of refusal is yielded once a minute for each address.
+        A kind of refusal is yielded at most once a minute for each address.
         """
         names = {entry.header: entry.name for entry in self.register.now().values()}
         now = time.monotonic()

@@ -113,7 +113,7 @@ class Process:
             time.sleep(0.1)
 
     def finish(self, seconds: float) -> int | None:
-        """Return the exit code at the end of the process. Stop it after `seconds`."""
+        """Wait for the end of the process, at most `seconds`. Return its exit code."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -118,7 +118,7 @@ class SuperLinkProcess:
 
         Returns the time of the start, by the monotonic clock.
         """
-        # Without a file, `check` cannot take the old status for the new process's.
+        # Delete the old status, which `check` would take for the new process's.
         (self.folder / SERVER / FILE).unlink(missing_ok=True)
         started = time.monotonic()
         app = durable.private(self.home / "app")
@@ -239,7 +239,9 @@ class ServerSupervisor:
             if self.starts > MAX_STARTS:
                 log = self.folder / "superlink.log"
                 return RunEnd(
-                    1, f"the server's process ended {MAX_STARTS} times; see {log}."
+                    1,
+                    f"the server's process ended {MAX_STARTS} times without a new "
+                    f"round; see {log}.",
                 )
             time.sleep(0.25)
         return RunEnd(None)

@@ -40,7 +40,8 @@ from sagda.scoring.scorer import RECIPE
 
 FAREWELL, LEAVING, MODEL = "farewell.json", "leaving", "model.safetensors"
 SITE = "site.json"  # the settings
-FEWEST = 10  # rows of a site that sends moments. Moments of fewer reveal single rows
+# A site with fewer rows sends no moments, because they could reveal single rows.
+FEWEST = 10
 
 
 @dataclass(frozen=True)

@@ -52,16 +52,20 @@ def program(question: str) -> Callable:
 
 
 def at_point(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """Compute f_i and its gradient at z = (x, y). Answers the question "point"."""
+    """Compute f_i, the mean loss of this site, and its gradient at z = (x, y).
+
+    This is the answer to the question "point" of `federation.questions`.
+    """
     f, grad = ops.value_and_grad(lambda z: mean_loss(problem, z, rows, weight))(z)
     return {"f": f, "grad": grad}
 
 
 def along_y(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """Compute f_i at all values `NODES` of y. Answers the question "quadratic".
+    """Compute f_i, the mean loss of this site, at the three values `NODES` of y.
 
-    The result also has the gradient in x at the last two values. That is enough,
-    because f_i is quadratic in y and its gradient in x is linear in y.
+    This is the answer to the question "quadratic" of `federation.questions`. It also
+    has the gradient in x at the last two values. That is enough, because f_i is
+    quadratic in y and its gradient in x is linear in y.
     """
     f = lambda x, y: mean_loss(problem, Point(x, y), rows, weight)
     both = lambda y: ops.value_and_grad(f)(z.x, zeros_like(z.y) + y)
@@ -71,9 +75,10 @@ def along_y(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any
 
 
 def with_sums(problem: Problem, z: Point, rows: Any, weight: Any, ops: Any) -> Any:
-    """Compute f_i, its gradient, and sums over rows. Answers the question "sums".
+    """Compute the answer of `at_point`, and sums over the rows of this site.
 
-    From the sums of all sites the server computes y*, the maximiser of f over y.
+    This is the answer to the question "sums" of `federation.questions`. From the sums
+    of all sites, the server computes y*, the maximiser of f over y.
     """
     sums = problem.inner_sums(z.x, rows, weight)
     return at_point(problem, z, rows, weight, ops) | {"sums": sums}

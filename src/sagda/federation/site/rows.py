@@ -32,7 +32,7 @@ def site_rows(
         state: the site's folder.
         data: the file with the rows.
         label: the column with the labels.
-        positive: the label of the positive class. None: 1, and -1 or 0 for the other.
+        positive: the label of the positive class. None: the label 1.
         scaling: the scaling to apply to the features. None: no scaling.
     """
     folder = columns(state, data, label, positive)

@@ -1,7 +1,7 @@
 """`Site`: a site's part in one run, computed with the code of the algorithm.
 
 A `Site` is given its rows and its cache: `site.folder` reads both from disk. The rows
-never leave the site. Only the replies to phases and the answers to evaluations do.
+never leave the site. It sends only replies to phases and answers to evaluations.
 Whether an instruction is valid is decided in `protocol.client`.
 """
 
@@ -28,7 +28,7 @@ from sagda.simulator.setup import Setup
 class CarriedValue(NamedTuple):
     """A value that a site carries to the next phase, within one attempt at a round."""
 
-    incarnation: int  # the number of the server's start
+    incarnation: int  # the number of starts of the server
     round: int
     phase: str
     value: Any
@@ -144,7 +144,7 @@ def program(name: str) -> Callable:
     """Return the compiled work of the phase with this name.
 
     The step sizes are arguments of the program, so one program serves all step sizes.
-    The random key is an argument too: XLA would compile its computation slowly.
+    The random key is an argument too, because XLA compiles its computation slowly.
     """
 
     def work(setup, method, turn, message, value, memory):

@@ -36,8 +36,9 @@ def today() -> datetime.date:
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it is valid for a site. It becomes part of file names."""
+    """Return `name`, or raise `BadValue` if a site must not have this name."""
     if not NAME.fullmatch(name):
+        # Names become parts of file names.
         raise BadValue(
             "a site's name must be 1 to 64 letters, digits, dots, dashes or "
             f"underscores, got {name!r}."
@@ -136,7 +137,7 @@ class Entry(NamedTuple):
 
     @property
     def expired(self) -> bool:
-        """Whether the key's last day has passed."""
+        """True if the last day of the key has passed."""
         return today() > self.expires
 
 
@@ -173,7 +174,7 @@ class Signer(NamedTuple):
         return cls(key, Entry("any", today(), key.public_key()).fingerprint)
 
     def seal(self, mark: bytes) -> str:
-        """Sign `mark`, the digest of an answer and its question. Return the seal."""
+        """Sign `mark`, the digest of an answer. Return the signature, called a seal."""
         signature = self.key.sign(PURPOSE + mark, HASH)
         return f"{self.fingerprint} {base64.b64encode(signature).decode()}"
 
