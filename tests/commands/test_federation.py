@@ -64,28 +64,28 @@ def test_a_servers_file_is_checked_before_anything_starts(text, said, here, caps
         ("serve good.toml --port 0", "`port` must be between 1 and 65535"),
         (
             "serve good.toml --host 0.0.0.0 --plaintext",
-            "`--plaintext` is for this machine only, got --host 0.0.0.0",
+            "without --proxy, got --host 0.0.0.0",
         ),
-        ("serve good.toml --proxy --plaintext", "--host 127.0.0.1 and --proxy; leave"),
+        ("serve good.toml --proxy --plaintext", "--host 127.0.0.1 and --proxy; remove"),
         ("serve good.toml", "keys/ca.crt does not exist; `sagda keys init` makes"),
         (
             "join --server 10.0.0.1:8 --data rows.csv --plaintext",
-            "`--plaintext` is for this machine only, got --server 10.0.0.1:8",
+            "a server on this machine, got --server 10.0.0.1:8",
         ),
         (
             "join --server 127.0.0.1:8 --data rows.csv --plaintext --ca good.toml",
-            "`--plaintext` goes with neither --key nor --ca",
+            "`--plaintext` must be used without --key and --ca",
         ),
         (
             "join --server 127.0.0.1:8 --data rows.csv --key no --ca no",
-            "`--key` must be a file, found none at no",
+            "`--key` must be a file, but no",
         ),
         (
             "join --server 127.0.0.1:8 --data rows.csv --plaintext --least 0",
             "`least` must be at least 1",
         ),
         ("join --server here --data rows.csv", "`--server` must be HOST:PORT"),
-        ("join --server 10.0.0.1:8 --data rows.csv", "`--key` is needed: `sagda keys"),
+        ("join --server 10.0.0.1:8 --data rows.csv", "`--key` must be given, got none"),
         ("join --server 127.0.0.1:8 --data no.csv --plaintext", "does not exist"),
         (
             "join --server 127.0.0.1:8 --data rows.csv --plaintext --name a/b",

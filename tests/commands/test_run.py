@@ -144,7 +144,7 @@ def test_a_file_that_changed_is_not_gone_on_with(capsys):
     write()
     code, _, err = sagda(*job, capsys=capsys)
     assert code == 2
-    assert "belongs to other data" in err
+    assert "was written for other data" in err
 
 
 def test_what_a_killed_writer_left_is_no_obstacle(capsys):

@@ -256,7 +256,7 @@ BAD = {
     ),
     "one class": (
         lambda X, y: small().fit(X, np.zeros(len(X))),
-        "found one class only",
+        "got one class only",
     ),
     "three classes": (
         lambda X, y: small().fit(X, np.arange(len(X)) % 3),
@@ -264,11 +264,11 @@ BAD = {
     ),
     "clients that are missing": (
         lambda X, y: small().fit(X, y, client=[None, *["a"] * (len(X) - 1)]),
-        "`client` must name the client of every row, 1 are missing, the first in row 0",
+        "every row, got 1 missing labels, the first in row 0",
     ),
     "clients that are not a number": (
         lambda X, y: small().fit(X, y, client=["a", np.nan, *["a"] * (len(X) - 2)]),
-        "`client` must name the client of every row, 1 are missing, the first in row 1",
+        "every row, got 1 missing labels, the first in row 1",
     ),
     "too few clients' labels": (
         lambda X, y: small().fit(X, y, client=[1, 2]),
@@ -276,11 +276,11 @@ BAD = {
     ),
     "a column of an array": (
         lambda X, y: small().fit(X, y, client="site"),
-        "`client` may name a column of a pandas or polars frame only",
+        "`client` must be an array of labels unless X is a pandas or polars",
     ),
     "a column that is not there": (
         lambda X, y: small().fit(pandas.DataFrame(X), y, client="site"),
-        "no 'site' among 0, 1, 2, 3",
+        "must name one of the columns 0, 1, 2, 3 of X, got 'site'",
     ),
     "other columns": (
         lambda X, y: small().fit(X, y).predict(X[:, :2]),

@@ -234,30 +234,30 @@ DAMAGES = {
     "a truncated file": ("*.safetensors", truncate, "is damaged: its sha256"),
     "a flipped bit": ("*.safetensors", flip, "is damaged: its sha256"),
     "a missing file": ("*.safetensors", Path.unlink, "is missing"),
-    "a truncated manifest": ("manifest.json", truncate, "is damaged or not the"),
+    "a truncated manifest": ("manifest.json", truncate, "must be the manifest"),
     "a foreign manifest": (
         "manifest.json",
         lambda p: p.write_text("[]"),
-        "is damaged or not the manifest of",
+        "must be the manifest of a checkpoint",
     ),
     "another configuration": (
         "manifest.json",
         lambda p: p.write_text(
             p.read_text().replace('config_sha256": "', 'config_sha256": "0')
         ),
-        "belongs to another configuration",
+        "was written for another configuration",
     ),
     "other data": (
         "manifest.json",
         lambda p: p.write_text(
             p.read_text().replace('data_sha256": "', 'data_sha256": "0')
         ),
-        "belongs to other data",
+        "was written for other data",
     ),
     "a path out of the folder": (
         "manifest.json",
         lambda p: p.write_text(p.read_text().replace('"file": "', '"file": "../')),
-        "is damaged or not the manifest of",
+        "must be the manifest of a checkpoint",
     ),
     "a later version": (
         "manifest.json",

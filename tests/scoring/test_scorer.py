@@ -221,7 +221,10 @@ def test_the_card_is_there_after_a_run(home):
         ("predict r test.csv --algorithm cd-ma", "must name one of the models"),
         ("predict r test.csv --algorithm fsgda --seed 9", "got fsgda and 9."),
         ("predict r nix.csv --algorithm fsgda", "data file nix.csv does not exist"),
-        ("predict . test.csv", "holds no model that scores rows: no recipe.json"),
+        (
+            "predict . test.csv",
+            "must hold a model that scores rows, found no recipe.json",
+        ),
         ("evaluate r wrong.csv --algorithm fsgda", "ward' must have one of the values"),
         ("evaluate r alone.csv --algorithm fsgda", "labels must be of two classes"),
         ("evaluate r test.csv --algorithm fsgda --label no", "no column 'no' among"),
@@ -282,5 +285,5 @@ def test_ties_count_a_half_also_in_the_bootstrap():
     label = np.resize([1.0, -1.0], 50)
     found = bootstrap(np.zeros(50), label, 0)
     assert found == (0.5, 0.5, 0.5)
-    with pytest.raises(BadValue, match="both classes, found 3 positives of 3"):
+    with pytest.raises(BadValue, match="both classes, got 3 positive rows of 3"):
         evaluate(np.zeros(3), np.zeros(3), np.ones(3))

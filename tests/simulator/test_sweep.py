@@ -114,7 +114,7 @@ def test_a_search_tries_points_and_asks_for_the_same_ones_again(here, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "`grid` must have a parameter"),
+        ([], "`grid` must have at least one parameter"),
         (["--grid", "local_lr"], "`--grid` must have the form local_lr=0.01,0.1"),
         (
             ["--grid", "local_lr=0.01", "--grid", "local_lr=0.1"],
@@ -122,9 +122,15 @@ def test_a_search_tries_points_and_asks_for_the_same_ones_again(here, capsys):
         ),
         (["--grid", "locallr=1"], "grid of sagda-i"),
         (["--grid", "local_lr.z=1"], "grid local_lr"),
-        (["--grid", "local_lr=0.1:0.2"], "`trials` must be set to search the range"),
-        (["--grid", "local_lr=2:1", "--trials", "2"], "a range from low to high"),
-        (["--grid", "local_lr=a:b", "--trials", "2"], "a range from low to high"),
+        (["--grid", "local_lr=0.1:0.2"], "`trials` must be set to search local_lr"),
+        (
+            ["--grid", "local_lr=2:1", "--trials", "2"],
+            "a range LOW:HIGH with 0 < LOW < HIGH",
+        ),
+        (
+            ["--grid", "local_lr=a:b", "--trials", "2"],
+            "a range LOW:HIGH with 0 < LOW < HIGH",
+        ),
         (["--grid", "local_lr=-1"], "`local_lr (x)` must be"),
         (["--grid", "local_steps=2.5"], "`local_steps` must be"),
         (["--grid", "start=warm,cold"], "`start` must be"),

@@ -446,11 +446,14 @@ def test_a_tracker_needs_a_class_and_a_line(capsys, monkeypatch):
             "`stop_early` must be one of grad_phi_sq, phi, f, gap, worst_client_loss, "
             "distance_sq, got 'grad_phi'; did you mean 'grad_phi_sq'?",
         ),
-        (["run", "--patience", "5"], "`patience` may be set only with stop_early"),
+        (
+            ["run", "--patience", "5"],
+            "`patience` may be set only together with stop_early",
+        ),
         (["run", "--track", "wandb"], "`track` must be one of tensorboard, mlflow"),
         (
             ["sweep", "--grid", "local_lr=0.1,0.2", "--stop-early", "phi"],
-            "`stop_early` is for `run` and `compare`, not for a sweep.",
+            "`stop_early` must not be set in a sweep",
         ),
     ],
 )

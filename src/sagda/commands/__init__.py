@@ -1,6 +1,6 @@
-"""The `sagda` command: one file per group of commands, as `sagda --help` shows them.
+"""The `sagda` command: one file per group of commands in `sagda --help`.
 
-`main.py` lists the commands and `app.py` has what they share. Commands check flags and
-print results; the work is done in the other rooms. They import JAX late, so that
-`sagda --help` is fast.
+Read `main.py` first: it lists the commands. `app.py` has the code that they share.
+Commands check flags and print results. Other packages do the work. Commands import JAX
+late, so that `sagda --help` is fast.
 """

@@ -1,7 +1,7 @@
-"""The command-line application, the flags that commands share, and `say`.
+"""The command-line application, the flags that commands share, and their output.
 
-Every other file here defines the commands of one group of `sagda --help` as plain
-functions. `main.py` registers them and turns errors into exit codes.
+This file defines no command. The other files here define commands as plain functions.
+`main.py` registers these functions and turns errors into exit codes.
 """
 
 import json as json_module
@@ -33,17 +33,20 @@ app.register_install_completion_command()
 
 
 class Exit(IntEnum):
-    """The exit codes of all commands; 128 plus a signal's number is a stop by it."""
+    """The exit codes of all commands.
+
+    A command that a signal stopped exits with 128 plus the number of the signal.
+    """
 
     DONE = 0
-    FAILED = 1  # anything not below
+    FAILED = 1  # any other error
     INVALID = 2  # invalid input: nothing was written
-    DISK = 3
+    DISK = 3  # a file could not be read or written
     UNREACHABLE = 4  # no server, or too few sites, can be reached
 
 
 class CommandFailed(Exception):
-    """A sentence for the user, and the exit code of the command."""
+    """An error with a sentence for the user and the exit code of the command."""
 
     def __init__(self, sentence: str, code: int = Exit.FAILED):
         super().__init__(sentence)
@@ -51,13 +54,13 @@ class CommandFailed(Exception):
 
 
 def flag(text: str, group: str | None = None, **options: Any) -> Parameter:
-    """A flag with its help text. A group is a heading of `--help`."""
+    """Return a flag with its help text. `group` is a key of `HEADINGS`."""
     if group is not None:
         options["group"] = HEADINGS[group]
     return Parameter(help=text, negative="", **options)
 
 
-# The headings of flags in `sagda run --help` and others, in the order shown.
+# The headings above groups of flags in `--help`, in the order shown.
 HEADINGS = {
     name: Group.create_ordered(name.capitalize())
     for name in (
@@ -74,7 +77,10 @@ HEADINGS = {
 
 
 class Flags(Config):
-    """The configuration as flags. Algorithms and their parameters have other flags."""
+    """The fields of a configuration as flags.
+
+    The fields below do not become flags: `--algorithm`, `--grid` and `--set` set them.
+    """
 
     algorithms: Annotated[list[str], Parameter(parse=False)] = Field(["sagda-i"])
     grid: Annotated[dict[str, Any], Parameter(parse=False)] = Field({})
@@ -93,14 +99,16 @@ Name = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    flag("Run folder (default: a name made from the settings, in runs/).", "output"),
+    flag(
+        "Run folder (default: a folder in runs/, named after the settings).", "output"
+    ),
 ]
 Json = Annotated[
-    bool, flag("Print one JSON object, not text.", "output", show_default=False)
+    bool, flag("Print one JSON object instead of text.", "output", show_default=False)
 ]
 OwnModel = Annotated[
     str | None,
-    flag("FILE.py:FUNCTION of the run's model, if it is your own code.", "method"),
+    flag("FILE.py:FUNCTION that defines the model, if it is your own code.", "method"),
 ]
 Folder = Annotated[Path, flag("Run folder.")]
 
@@ -108,18 +116,19 @@ Folder = Annotated[Path, flag("Run folder.")]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Settings:
-    """The flags that describe a configuration: a file, its keys as flags, `--set`."""
+    """The flags that describe a configuration: `--config`, `--set`, one per field."""
 
     config: Annotated[
         Path | None,
-        flag("TOML file with the same keys as the flags. Flags override it.", "run"),
+        flag("TOML file with the same keys as the flags. A flag overrides it.", "run"),
     ] = None
     flags: Annotated[Flags | None, Parameter(name="*")] = None
     set: Annotated[
         list[str] | None,
         flag(
-            "Set a parameter of the problem and of every chosen algorithm that has it, "
-            "as in start=warm, or of one, as in fsgda.local_lr=0.1. May be repeated.",
+            "Set a parameter; may be repeated. `start=warm` sets it in the problem and "
+            "in every chosen algorithm that has it. `fsgda.local_lr=0.1` sets it in "
+            "one algorithm.",
             "method",
             consume_multiple=False,
         ),
@@ -131,12 +140,15 @@ class Settings:
         return parse_set(self.set or [])
 
     def merged(self, algorithms: list[str] | None = None) -> Config:
-        """The configuration: flags override the file, the file overrides defaults."""
+        """Return the configuration from flags, file and defaults.
+
+        Flags override the file, and the file overrides the defaults.
+        """
         values, text = read_toml(self.config) if self.config else ({}, "")
         given = self.flags.model_fields_set if self.flags is not None else ()
         values |= {name: getattr(self.flags, name) for name in given}
         if ":" in str(values.get("model")):
-            # A file names its model's code relative to its own folder.
+            # In a TOML file, the path of the model's code is relative to that file.
             file = None if "model" in given else self.config
             folder = file.parent if file else Path()
             values["model"] = allow_model(str(values["model"]), folder)
@@ -145,7 +157,7 @@ class Settings:
         return build(values, str(self.config), text)
 
     def of_one(self, command: str, algorithm: str | None) -> Config:
-        """The same for a command that takes a single algorithm."""
+        """Return the configuration for a command that takes a single algorithm."""
         config = self.merged(None if algorithm is None else [algorithm])
         if len(config.algorithms) != 1:
             raise BadValue(
@@ -158,7 +170,7 @@ class Settings:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Execution:
-    """The flags of a command that trains: checkpoints, processes, and its output."""
+    """The flags of commands that train: checkpoints, processes and output."""
 
     checkpoint_seconds: Annotated[
         float, flag("Seconds between checkpoints.", "output")
@@ -166,7 +178,7 @@ class Execution:
     host0: Annotated[
         str | None,
         flag(
-            "HOST:PORT at which process 0 listens, without a cluster manager.",
+            "HOST:PORT at which process 0 listens. Needed without srun and mpirun.",
             "several processes",
         ),
     ] = None
@@ -179,15 +191,16 @@ class Execution:
         ),
     ] = None
     process: Annotated[
-        int | None, flag("Number of this process, from 0.", "several processes")
+        int | None, flag("Index of this process, from 0.", "several processes")
     ] = None
     json: Json = False
 
 
 def say(json: bool, facts: Any, text: str | Callable[[], None]) -> int:
-    """Print a command's result: `facts` as one JSON object, or `text` for a person.
+    """Print the result of a command and return the exit code of success.
 
-    `text` may be a function that prints. Returns the exit code of success.
+    With `--json` it prints `facts` as one JSON object, otherwise `text`. `text` may be
+    a function that prints.
     """
     if json:
         print(json_module.dumps(facts))
@@ -199,9 +212,10 @@ def say(json: bool, facts: Any, text: str | Callable[[], None]) -> int:
 
 
 def allow_model(model: str, folder: Path | None = None) -> str:
-    """Allow this command to run the code of a user's model; returns the model's name.
+    """Allow this command to run the code of a user's model. Return the model's name.
 
-    Only code that the user names on the command line, or in the file given there, runs.
+    For safety, the library runs only code that the user named on the command line or in
+    the file of `--config`.
     """
     from sagda.models.user_code import allow
 
@@ -214,15 +228,15 @@ def start_jax() -> None:
 
     from sagda.simulator.devices import keep_programs, use_cores
 
-    with suppress(BadValue):  # the caller of `main` has already used JAX
+    with suppress(BadValue):  # raised if the caller of `main` has already used JAX
         use_cores()
     keep_programs(Path(pooch.os_cache("sagda")) / "programs")
 
 
 def page_of(folder: Path) -> str:
-    """Write the report of a run folder. Returns a line that says where it is.
+    """Write the report of a run folder, and return a line with the path of the report.
 
-    Without the extra that draws charts, the line says how to install it.
+    If the extra `report` is missing, the line says how to install it instead.
     """
     from sagda.report.charts import MissingExtra
     from sagda.report.run_page import write_page

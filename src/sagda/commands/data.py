@@ -1,6 +1,6 @@
-"""The commands that show data and names: data, partition and list.
+"""The commands that show data and lists of names: data, partition and list.
 
-They train nothing. Their tables are in `report/terminal.py`.
+They train nothing. Their tables are in `report/terminal_data.py`.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def list_(*, json: Json = False) -> int:
 
 
 def data(
-    name: Annotated[str, flag("Data set, by its name in `sagda list`, or a file.")],
+    name: Annotated[str, flag("Name of a data set (see `sagda list`), or a file.")],
     /,
     *,
     label: Annotated[str, flag("Label column of a data file.", "data")] = "label",
@@ -36,7 +36,8 @@ def data(
     categorical: Annotated[
         str | None,
         flag(
-            "Comma-separated numeric columns to treat as categories (text always is).",
+            "Comma-separated numeric columns to treat as categories. Text columns "
+            "always are.",
             "data",
         ),
     ] = None,

@@ -1,7 +1,7 @@
 """The commands of real federations: federation-demo, serve, join and verify.
 
 They check flags and print results. `federation/flower/` starts the processes, and
-`federation/__init__.py` says who sends what to whom. Keys are in `keys.py`.
+`federation/__init__.py` describes the messages. The commands for keys are in `keys.py`.
 """
 
 import itertools
@@ -29,9 +29,9 @@ from sagda.federation.flower.processes import need_flower
 from sagda.network import LOOPBACK, address, check_port
 from sagda.runs.interrupt import Interrupt
 
-# A flag of both.
+# A flag of `serve` and `join`.
 Plaintext = Annotated[
-    bool, flag("Use neither TLS nor keys; for tests on 127.0.0.1 only.", "security")
+    bool, flag("Use neither TLS nor keys. Only for tests on 127.0.0.1.", "security")
 ]
 
 
@@ -46,7 +46,7 @@ class JoinFlags:
     ]
     name: Annotated[
         str | None,
-        flag("This site's name, always the same (default: the file's name).", "data"),
+        flag("Name of this site; never change it (default: the file's name).", "data"),
     ] = None
     state: Annotated[
         Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
@@ -57,12 +57,14 @@ class JoinFlags:
         Path | None,
         flag("This site's private key, from `sagda keys site`.", "security"),
     ] = None
-    ca: Annotated[Path | None, flag("The coordinator's ca.crt.", "security")] = None
+    ca: Annotated[
+        Path | None, flag("The file ca.crt from the coordinator.", "security")
+    ] = None
     least: Annotated[
         int,
         flag(
-            "Answer only if at least this many sites are averaged. With 1, the server "
-            "may see this site's answer alone.",
+            "Send a reply only if the server averages at least this number of sites. "
+            "With 1, the server may see the reply of this site alone.",
             "security",
         ),
     ] = 2
@@ -70,41 +72,52 @@ class JoinFlags:
     model: Annotated[
         str | None,
         flag(
-            "FILE.py:FUNCTION, your code that the server may use as model.", "security"
+            "FILE.py:FUNCTION, your own code that the server may choose as the model.",
+            "security",
         ),
     ] = None
     leave: Annotated[
-        bool, flag("Leave for good: its control variate is removed.", "state")
+        bool,
+        flag(
+            "Leave for good. The server removes the control variate of this site.",
+            "state",
+        ),
     ] = False
     patience: Annotated[
         float,
-        flag("Seconds after which to give up if no server answers.", "connection"),
+        flag("Give up if no server answers for this number of seconds.", "connection"),
     ] = 90.0
 
     def check(self) -> None:
-        """Check that the site has a key and the server's certificate, or needs none."""
+        """Check the server's address, and that a key and a certificate are given.
+
+        With `--plaintext` neither is needed, and neither is allowed.
+        """
         if not self.patience > 0:
             raise BadValue(f"`--patience` must be above zero, got {self.patience}.")
         host, _ = address("--server", self.server)
         if self.plaintext and host not in LOOPBACK:
             raise BadValue(
-                f"`--plaintext` is for this machine only, got --server {self.server}; "
-                "give --key and --ca."
+                "`--plaintext` is only for a server on this machine, got --server "
+                f"{self.server}; remove --plaintext and give --key and --ca."
             )
         if self.plaintext and (self.key is not None or self.ca is not None):
-            raise BadValue("`--plaintext` goes with neither --key nor --ca.")
+            raise BadValue(
+                "`--plaintext` must be used without --key and --ca; remove either "
+                "--plaintext, or --key and --ca."
+            )
         for name, path in {"key": self.key, "ca": self.ca}.items():
             if not self.plaintext and path is None:
                 raise BadValue(
-                    f"`--{name}` is needed: `sagda keys site` makes a site's key, and "
-                    "the coordinator has ca.crt; for a test on 127.0.0.1, use "
-                    "--plaintext."
+                    f"`--{name}` must be given, got none; use the key from `sagda keys "
+                    "site` and the coordinator's ca.crt, or --plaintext for a test on "
+                    "127.0.0.1."
                 )
             if path is not None and not path.is_file():
-                raise BadValue(f"`--{name}` must be a file, found none at {path}.")
+                raise BadValue(f"`--{name}` must be a file, but {path} is not a file.")
 
     def site(self) -> Any:
-        """The `SiteFolder` with these settings, its key and model checked."""
+        """Check the key and the model, and return the `SiteFolder` of these flags."""
         from sagda.federation.site.folder import SiteFolder
 
         values = {name: getattr(self, name) for name in ("name", "label", "positive")}
@@ -122,26 +135,31 @@ class JoinFlags:
 
 
 def serve(
-    config: Annotated[Path, flag("TOML file with settings and [federation].")],
+    config: Annotated[
+        Path, flag("TOML file with the settings and a table [federation].")
+    ],
     *,
     out: Annotated[
-        Path | None, flag("Run folder (default: runs/ and the file's name).", "output")
+        Path | None,
+        flag("Run folder (default: runs/NAME, for a file NAME.toml).", "output"),
     ] = None,
     host: Annotated[str, flag("Address to listen on.", "connection")] = "127.0.0.1",
     port: Annotated[int, flag("Port to listen on.", "connection")] = 8000,
     keys: Annotated[
-        Path, flag("The coordinator's keys, from `sagda keys init`.", "security")
+        Path, flag("Folder with the keys from `sagda keys init`.", "security")
     ] = Path("keys"),
     proxy: Annotated[
         bool,
         flag(
-            "Put nginx in front even on 127.0.0.1 (always done for other addresses).",
+            "Put nginx in front of the server even on 127.0.0.1. For other addresses "
+            "this is always done.",
             "security",
         ),
     ] = False,
     plaintext: Plaintext = False,
     reset: Annotated[
-        bool, flag("Set all control variates to zero first: a new epoch.", "state")
+        bool,
+        flag("First set all control variates to zero (a new epoch).", "state"),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -155,8 +173,9 @@ def serve(
     check.integer("port", port, low=1, high=65535)
     if plaintext and (host not in LOOPBACK or proxy):
         raise BadValue(
-            f"`--plaintext` is for this machine only, got --host {host}"
-            f"{' and --proxy' if proxy else ''}; leave it out, and give --keys."
+            "`--plaintext` is only for a server on this machine without --proxy, got "
+            f"--host {host}{' and --proxy' if proxy else ''}; remove --plaintext and "
+            "give --keys."
         )
     from sagda.federation.flower import superlink
     from sagda.federation.flower.nginx import program
@@ -193,7 +212,10 @@ def serve(
 def finished(
     end: Any, interrupt: Interrupt, folder: Path, advice: str, json: bool
 ) -> int:
-    """Print how a federation ended, and its results. Returns the exit code."""
+    """Print how a federation ended and its results, and return the exit code.
+
+    `end` is the result of the server's process. `advice` is what to do after a stop.
+    """
     if end.code is None:
         print(f"stopped; {advice} ({folder})", file=sys.stderr)
         return 128 + interrupt.number
@@ -203,11 +225,11 @@ def finished(
 
 
 def join(*, flags: JoinFlags, json: Json = False) -> int:
-    """Take part in a federation with the rows of this site, which stay here.
+    """Take part in a federation with the rows of this site. The rows stay here.
 
-    The site computes with its own installation of sagda, and refuses code from the
-    server. It ends when the server ends the run. The trained model is then in the
-    state folder.
+    The site computes with its own installation of sagda and refuses code from the
+    server. The command ends when the server ends the run. The trained model is then in
+    the state folder.
 
     Example: `sagda join --server fl.example.org:8443 --data rows.csv --name hospital-a
     --key hospital-a.key --ca ca.crt`
@@ -248,7 +270,10 @@ def join(*, flags: JoinFlags, json: Json = False) -> int:
 
 
 def check_key(key: Path, name: str) -> None:
-    """Check the name and the expiry date in the public key next to a private one."""
+    """Check the name and the expiry date of the private key `key`.
+
+    Both are in the file of the public key, which is in the same folder.
+    """
     from sagda.federation.trust.site_keys import PUBLIC, Entry
 
     public = key.with_suffix(PUBLIC)
@@ -256,9 +281,14 @@ def check_key(key: Path, name: str) -> None:
         return
     entry = Entry.read(public)
     if entry.name != name:
-        raise BadValue(f"`--key` {key} is the key of {entry.name}, not of {name}.")
+        raise BadValue(
+            f"`--key` must be the key of {name}, but {key} is the key of {entry.name}."
+        )
     if entry.expired:
-        raise BadValue(f"`--key` {key} expired on {entry.expires}; make a new one.")
+        raise BadValue(
+            f"`--key` {key} expired on {entry.expires}; make a new one with "
+            "`sagda keys site`."
+        )
 
 
 def federation_demo(
@@ -275,8 +305,8 @@ def federation_demo(
 ) -> int:
     """Run a federation on this machine: one server and several sites, on a9a.
 
-    Server and sites are real processes. The command trains, prints the table, writes
-    the run folder, and ends all processes that it started.
+    The server and the sites are real processes. The command trains, prints a table,
+    writes the run folder, and ends all processes that it started.
 
     Example: `sagda federation-demo --sites 3 --rounds 8`
     """
@@ -302,7 +332,7 @@ def federation_demo(
 
 
 def unused(folder: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3, ... that does not exist."""
+    """Return the first of `folder`, folder-2, folder-3, ... that does not exist."""
     others = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
     return next(path for path in itertools.chain([folder], others) if not path.exists())
 
@@ -312,19 +342,22 @@ def verify(
     *,
     replay: Annotated[
         bool,
-        flag("Compute the run again from the recorded answers, and compare."),
+        flag("Also compute the run again from the recorded replies, and compare."),
     ] = False,
     sites: Annotated[
         list[Path] | None,
         flag(
-            "State folders of sites (default: those in the run folder).",
+            "State folders of the sites (default: those inside the run folder).",
             consume_multiple=True,
         ),
     ] = None,
     model: OwnModel = None,
     json: Json = False,
 ) -> int:
-    """Check a federation's files: digests, V = sum of v_i, and every round once.
+    """Check the files of a federation: digests, control variates and rounds.
+
+    Checks that V is the sum of the sites' control variates v_i, and that every round
+    was counted once.
 
     Examples: `sagda verify runs/federation-demo`,
     `sagda verify runs/federation-demo --replay`
@@ -342,9 +375,9 @@ def verify(
         state = verifying.replay(saved, {site.name: site for site in opened})
         findings.append(
             verifying.Finding(
-                "the recorded answers lead to the same model, bit for bit",
+                "the recorded replies lead to the same model, bit for bit",
                 verifying.same_state(saved.state, state),
-                f"{state.round} rounds computed anew",
+                f"{state.round} rounds computed again",
             )
         )
     holds = all(finding.holds for finding in findings)
@@ -352,7 +385,7 @@ def verify(
         f"{'holds' if finding.holds else 'FAILS'}: {finding.what} ({finding.seen})"
         for finding in findings
     ]
-    lines.append("the invariant holds" if holds else "the invariant does NOT hold")
+    lines.append("all checks hold" if holds else "NOT all checks hold")
     facts = {"holds": holds, "findings": [f._asdict() for f in findings]}
     say(json, facts, "\n".join(lines))
     return Exit.DONE if holds else Exit.FAILED

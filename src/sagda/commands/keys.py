@@ -1,7 +1,7 @@
 """`sagda keys`: the keys and certificates of a federation's server and sites.
 
-`federation/trust/` creates and checks them. docs/deployment.md says who runs which
-command.
+`federation/trust/` creates and checks the keys. docs/deployment.md describes which
+command the coordinator runs and which command a site runs.
 """
 
 import datetime
@@ -17,37 +17,42 @@ from sagda.federation.flower.processes import need_flower
 
 keys = App(name="keys", help="Create and manage the keys of a federation.")
 
-Days = Annotated[int, flag("Number of days for which they are valid.")]
+Days = Annotated[int, flag("Number of days until the new keys expire.")]
 Hosts = Annotated[
     list[str] | None,
-    flag("Names and addresses at which sites reach the server.", consume_multiple=True),
+    flag(
+        "Host names and IP addresses at which sites reach the server.",
+        consume_multiple=True,
+    ),
 ]
-KeyFolder = Annotated[Path, flag("The coordinator's folder.", name="--keys")]
+KeyFolder = Annotated[
+    Path, flag("Folder with the keys from `sagda keys init`.", name="--keys")
+]
 KEYS, YEAR = Path("keys"), 365
 
 
 def checked(days: int) -> int:
-    """A valid number of days, once the needed packages are there."""
+    """Check the number of days and that the needed packages are installed."""
     need_flower()
     return check.integer("days", days, low=1, high=3650)
 
 
 def existing(folder: Path) -> Any:
-    """The coordinator's keys in a folder; raises `BadValue` if there are none."""
+    """Return the coordinator's keys in `folder`. Raise `BadValue` if it has none."""
     need_flower()
     from sagda.federation.trust.authority import Keys
 
     authority = Keys(folder)
     if not authority.ca.is_file():
         raise BadValue(
-            f"{folder} holds no keys; `sagda keys init` makes them, and --keys names "
-            "their folder."
+            f"{folder} must hold the coordinator's keys, found none; make them with "
+            "`sagda keys init`, or name their folder with --keys."
         )
     return authority
 
 
 def facts_of(entry: Any) -> dict[str, Any]:
-    """What `--json` prints of a site's key."""
+    """Return the entries that `--json` prints for a site's key."""
     expires = entry.expires.isoformat()
     return {"name": entry.name, "fingerprint": entry.fingerprint, "expires": expires}
 
@@ -56,11 +61,12 @@ def facts_of(entry: Any) -> dict[str, Any]:
 def init(
     *,
     host: Hosts = None,
-    at: Annotated[Path, flag("The new folder.", name="--keys")] = KEYS,
+    at: Annotated[Path, flag("Folder to create for the keys.", name="--keys")] = KEYS,
     sites: Annotated[
         list[str] | None,
         flag(
-            "Also make keys for these sites, for tests. Real sites make their own.",
+            "Also make keys for these sites. Only for tests: real sites make their own "
+            "keys.",
             consume_multiple=True,
         ),
     ] = None,
@@ -96,13 +102,13 @@ def init(
 
 @keys.command(sort_key=1)
 def site(
-    name: Annotated[str, flag("The site's name, always the same.")],
+    name: Annotated[str, flag("Name of the site; the site must never change it.")],
     *,
     folder: Annotated[Path, flag("Folder for the two files.")] = Path(),
     days: Days = YEAR,
     json: Json = False,
 ) -> int:
-    """Create a site's key. Send NAME.pub to the coordinator; never send NAME.key.
+    """Create a site's key. Send NAME.pub to the coordinator, and never send NAME.key.
 
     Example: `sagda keys site hospital-a`
     """
@@ -122,15 +128,15 @@ def site(
 
 @keys.command(sort_key=2)
 def admit(
-    public: Annotated[Path, flag("A site's NAME.pub.")],
+    public: Annotated[Path, flag("The file NAME.pub that the site sent.")],
     *,
     at: KeyFolder = KEYS,
     replace: Annotated[
-        bool, flag("Replace the site's old key, which is archived.")
+        bool, flag("Replace the old key of the site. The old key is archived.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Let a site take part. A running server notices within seconds.
+    """Let a site take part. A running server accepts the site within seconds.
 
     Example: `sagda keys admit hospital-a.pub`
     """
@@ -141,12 +147,12 @@ def admit(
 
 @keys.command(sort_key=3)
 def remove(
-    name: Annotated[str, flag("The site's name.")],
+    name: Annotated[str, flag("Name of the site.")],
     *,
     at: KeyFolder = KEYS,
     json: Json = False,
 ) -> int:
-    """Exclude a site from now on. Its key is archived.
+    """Exclude a site from now on. The key of the site is archived.
 
     Example: `sagda keys remove hospital-a`
     """

@@ -1,6 +1,7 @@
-"""The `sagda` command: its list of commands, and exit codes for errors.
+"""The entry point of `sagda`: the list of commands, and exit codes for errors.
 
-A new command is one function in a file here and its name in `COMMANDS`.
+To add a command, write a function in a file here and add it to `COMMANDS`. Flags that
+several commands share are in `app.py`.
 """
 
 import errno
@@ -45,7 +46,7 @@ COMMANDS = {
 for title, commands in COMMANDS.items():
     group = Group.create_ordered(title)
     for place, command in enumerate(commands):
-        if isinstance(command, App):  # it has commands of its own
+        if isinstance(command, App):  # a group such as `sagda keys`, with subcommands
             command.group, command.sort_key = group, place
             app.command(command)
         else:
@@ -55,7 +56,7 @@ other = Group.create_ordered("Other")
 for name in ("--help", "--version", "--install-completion"):
     app[name].group = other
 
-# How a command ends that did not fail: done, or stopped by a signal.
+# The exit codes of commands that did not fail: done, or stopped by a signal.
 ORDERLY = 0, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit code (see `app.Exit`)."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     code = answer(tokens)
-    # Imported only by commands that use JAX: `sagda --help` must be fast.
+    # Only commands that use JAX have imported this module, so do not import it here.
     processes = sys.modules.get("sagda.simulator.processes")
     if processes is not None and code not in ORDERLY:
         processes.leave(code)
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def answer(tokens: list[str]) -> int:
-    """Run a command. Every error ends in one sentence and an exit code."""
+    """Run a command and return its exit code. An error prints one sentence."""
     debug, json = "--debug" in tokens, "--json" in tokens
     tokens = [token for token in tokens if token != "--debug"]
     try:
@@ -82,7 +83,7 @@ def answer(tokens: list[str]) -> int:
     except cyclopts.CycloptsError as error:
         return fail(Exit.INVALID, flag_error(error), json)
     except BrokenPipeError:
-        # The reader of our output is gone, as in `sagda list | head`.
+        # The process that reads the output has ended, as in `sagda list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -109,7 +110,7 @@ def fail(code: int, message: str, json: bool) -> int:
 
 
 def flag_error(error: cyclopts.CycloptsError) -> str:
-    """One sentence for a wrong flag or a wrong value of a flag."""
+    """Return one sentence for a wrong flag or a wrong value of a flag."""
     if isinstance(error.__cause__, ValidationError):
         return sentence(error.__cause__, Flags)
     text = " ".join(str(error).split())
@@ -117,7 +118,7 @@ def flag_error(error: cyclopts.CycloptsError) -> str:
 
 
 def disk_error(error: OSError) -> str:
-    """One sentence for a file that cannot be read or written."""
+    """Return one sentence for a file that cannot be read or written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "the disk is full" if full else (error.strerror or str(error))
     where = f" at {error.filename}" if error.filename else ""

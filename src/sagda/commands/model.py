@@ -1,6 +1,6 @@
-"""The commands for a trained model: predict and evaluate.
+"""The commands that use a trained model: predict and evaluate.
 
-`scoring/` computes the scores and their evaluation. Nothing here trains.
+They do not train. `scoring/` computes the scores and evaluates them.
 """
 
 import csv
@@ -12,10 +12,15 @@ from typing import Annotated
 from sagda.commands.app import Folder, Json, OwnModel, flag, say, start_jax
 
 Algorithm = Annotated[
-    str | None, flag("Algorithm whose model to use, if several were compared.")
+    str | None,
+    flag("Use the model of this algorithm. Needed if several were compared."),
 ]
-Seed = Annotated[int | None, flag("Seed whose model to use, if there were several.")]
-Rows = Annotated[Path, flag("Rows: .csv, .parquet, .npz, LIBSVM, or a folder.")]
+Seed = Annotated[
+    int | None, flag("Use the model of this seed (default: the first seed).")
+]
+Rows = Annotated[
+    Path, flag("File with rows (.csv, .parquet, .npz or LIBSVM), or a folder.")
+]
 
 
 def predict(
@@ -33,8 +38,8 @@ def predict(
 ) -> int:
     """Score the rows of a file with a trained model.
 
-    Writes one line per row: its score, and the probability of the positive class. The
-    file needs no label column.
+    Writes one line per row: the score of the row, and its probability of the positive
+    class. The file needs no label column.
 
     Example: `sagda predict runs/mine new.csv --out scores.csv`
     """
@@ -69,11 +74,14 @@ def evaluate(
     /,
     *,
     label: Annotated[
-        str | None, flag("Label column (default: as in training).", "data")
+        str | None, flag("Label column (default: the one of training).", "data")
     ] = None,
     client_column: Annotated[
         str | None,
-        flag("Column that names the client of each row, for AUCs by client.", "data"),
+        flag(
+            "Column that names the client of each row. Adds an AUC for each client.",
+            "data",
+        ),
     ] = None,
     algorithm: Algorithm = None,
     seed: Seed = None,
@@ -83,8 +91,8 @@ def evaluate(
     """Evaluate a trained model on labelled rows.
 
     Prints the AUC of all rows with a bootstrap interval, the AUC of every client that
-    has both classes, and the calibration. Writes evaluation.html with ROC and
-    precision-recall curves, and adds the numbers to the model card.
+    has both classes, and the calibration error. Writes evaluation.html with ROC and
+    precision-recall curves. Adds the numbers to the model card.
 
     Example: `sagda evaluate runs/mine held-out.csv --client-column hospital`
     """

@@ -1,6 +1,7 @@
-"""The command that repeats the paper's experiments: reproduce.
+"""The command that repeats the experiments of the paper: reproduce.
 
-`paper/` has the figures, the claims and their verdicts. This file checks the flags.
+This file only checks flags and prints results. `paper/` runs the figures and checks the
+claims of the paper.
 """
 
 import signal
@@ -17,31 +18,35 @@ def reproduce(
     *figures: Annotated[
         str,
         flag(
-            "fig1a to fig2d, partial, steps, local-rates, server-rates, gan; `all` of "
-            "them; or `speedup`."
+            "Names of figures: fig1a to fig2d, partial, steps, local-rates, "
+            "server-rates, gan. `all` means all of these. `speedup` is run alone."
         ),
     ],
     quick: Annotated[
-        bool, flag("Use a tenth of the rounds and two seeds; the page says so.")
+        bool,
+        flag("Use a tenth of the rounds and two seeds. The report mentions this."),
     ] = False,
     out: Annotated[
-        Path | None, flag("Folder (default: reproduction, or reproduction-quick).")
+        Path | None,
+        flag("Folder to write to (default: reproduction, or reproduction-quick)."),
     ] = None,
     smooth: Annotated[
-        int, flag("Smooth curves over this many values; the paper uses 5.")
+        int, flag("Smooth each curve over this number of values. The paper uses 5.")
     ] = 1,
     retune: Annotated[
-        bool, flag("Choose the tuned rates again, and write them to the folder.")
+        bool,
+        flag("Repeat the sweeps that choose the tuned rates. Write the new rates."),
     ] = False,
     again: Annotated[
         bool, flag("Repeat the runs of figures that are already finished.")
     ] = False,
     docs: Annotated[
-        Path | None, flag("Also write the page as Markdown, with its pictures.")
+        Path | None,
+        flag("Also write the report to this Markdown file, with its pictures."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Run the paper's figures with error bars, and check its claims against them.
+    """Run the figures of the paper with error bars, and check the claims of the paper.
 
     `speedup` measures the slopes that the corollaries predict, and tests the theorems.
     Repeating the command resumes after a stop. Finished figures are not run again.
@@ -53,8 +58,8 @@ def reproduce(
     speedup = "speedup" in figures
     if speedup and (len(figures) > 1 or retune or smooth != 1):
         raise BadValue(
-            "`speedup` writes its own page; run it alone, without --retune and "
-            "--smooth."
+            "`speedup` must be the only figure, without --retune and --smooth; run it "
+            "in a separate command."
         )
     names = [] if speedup else chosen(list(figures))
     check.integer("smooth", smooth, low=1)
@@ -64,7 +69,7 @@ def reproduce(
     from sagda.report.charts import drawing
     from sagda.runs.execution import Stopped
 
-    drawing()  # a missing package is reported before hours of work
+    drawing()  # raises now if a package for charts is missing, not after hours of work
     out = out or Path("reproduction-quick" if quick else "reproduction")
     options = {"quick": quick, "again": again, "docs": docs, "quiet": json}
     try:

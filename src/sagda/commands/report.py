@@ -1,6 +1,6 @@
-"""The command that writes a run's report again: report.
+"""The command that writes the report of a run again: report.
 
-The report itself is made in `report/run_page.py`. `sagda run` also writes it.
+`report/run_page.py` makes the report. `sagda run` also writes a report.
 """
 
 import sys
@@ -19,7 +19,7 @@ def report(
     /,
     *,
     figures: Annotated[
-        bool, Parameter(help="Write the figures to figures/*.png and *.pdf.")
+        bool, Parameter(help="Also write the figures as figures/*.png and *.pdf.")
     ] = True,
     theory: Annotated[
         bool, Parameter(help="Show how close each step-size condition is to failing.")
@@ -36,7 +36,7 @@ def report(
     from sagda.runs.results import read_results
 
     drawing()
-    # A federation's server has no data, so there is no theory to measure.
+    # A federation's server has no data, so it cannot measure the constants.
     if not (folder / "config.toml").is_file() or not is_federation(folder):
         config = read_folder_config(folder)
         read_results(folder)  # raises if the run is not finished
@@ -48,7 +48,11 @@ def report(
 
 
 def measure_theory(config: Config, folder: Path) -> None:
-    """Write theory.json, if the theorems cover the run and its data can be loaded."""
+    """Write theory.json: the constants and the conditions of the theorems for this run.
+
+    Writes nothing for a sweep or for a custom model. If the theorems do not cover the
+    run, or its data cannot be loaded, it prints the reason.
+    """
     if config.grid:
         return
     start_jax()
@@ -57,7 +61,7 @@ def measure_theory(config: Config, folder: Path) -> None:
     from sagda.runs.experiment import prepare
 
     if is_own(config.model):
-        return  # `report` never runs a user's code
+        return  # for safety, `report` never runs code of a user
     try:
         write_theory(prepare(config), folder)
     except BadValue as error:

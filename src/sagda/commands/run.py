@@ -1,8 +1,8 @@
 """The commands that train: run, compare, sweep and resume.
 
-They only read flags and print results. What a run folder holds is in `runs/folder.py`,
-how a run resumes in `runs/execution.py`, and how a sweep chooses points in
-`runs/grid.py`.
+They only read flags and print results. `runs/folder.py` lists the files of a run
+folder. `runs/execution.py` runs and resumes, and `runs/grid.py` chooses the points of a
+sweep.
 """
 
 import signal
@@ -52,7 +52,7 @@ def compare(
     algorithms: Annotated[
         str | None,
         flag(
-            "Comma-separated algorithms to compare, or `all` (default: "
+            "Comma-separated names of algorithms to compare, or `all` (default: "
             f"{','.join(FOUR)}).",
             "method",
         ),
@@ -82,9 +82,9 @@ def sweep(
     grid: Annotated[
         list[str] | None,
         flag(
-            "Values of one parameter, as in local_lr=0.001,0.01,0.1 or "
-            "local_lr.y=0.1,1, or a range to search, as in local_lr=0.001:0.1. May be "
-            "repeated.",
+            "Values of one parameter, such as `local_lr=0.001,0.01,0.1`; may be "
+            "repeated. `local_lr.y=0.1,1` sets only the rate for y. "
+            "`local_lr=0.001:0.1` is a range, which needs `--trials`.",
             "method",
             consume_multiple=False,
         ),
@@ -92,7 +92,7 @@ def sweep(
     trials: Annotated[
         int | None,
         flag(
-            "Number of points that Optuna's search tries, instead of all combinations.",
+            "Number of points that Optuna chooses, instead of all combinations.",
             "method",
         ),
     ] = None,
@@ -101,9 +101,9 @@ def sweep(
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
-    """Train with one algorithm over a grid of its parameters.
+    """Train with one algorithm for many values of its parameters.
 
-    All learning rates and seeds of a grid are computed in parallel.
+    All learning rates and seeds of a grid run in parallel.
 
     Examples: `sagda sweep --grid local_lr=0.001,0.01,0.1 --grid server_lr=1,2,5`,
     `sagda sweep --grid local_lr=0.0001:0.1 --trials 24 --seeds 3`
@@ -142,10 +142,10 @@ def execute_into(
     execution: Execution,
     assignments: dict[str, Any],
 ) -> int:
-    """Run a configuration into a run folder and print its results.
+    """Run a configuration into the run folder `out` and print the results.
 
-    Without `config`, the folder's own one is run, which process 0 reads. Without `out`,
-    the folder is named after the configuration.
+    If `config` is None, the configuration stored in the folder is run. If `out` is
+    None, the name of the folder is made from the configuration.
     """
     seconds = execution.checkpoint_seconds
     if not seconds >= 0:
@@ -172,13 +172,13 @@ def execute_into(
         if is_first():
             sentence = f"stopped {stopped}; resume with: sagda resume {folder}"
             print(sentence, file=sys.stderr)
-        # Without a signal of its own, another process of the run got one.
+        # If this process got no signal, another process of the run got one.
         return 128 + (interrupt.number or signal.SIGTERM)
     return show_run(folder, execution.json) if is_first() else 0
 
 
 def default_folder(config: Config) -> Path:
-    """A folder in runs/ that is different for every configuration."""
+    """Return a folder in runs/ that is different for every configuration."""
     from sagda.durable import digest
     from sagda.problems import PROBLEMS
 

@@ -1,6 +1,7 @@
-"""The commands of the theory: advise, theory table and theory curves.
+"""The commands about the theorems: advise, theory table and theory curves.
 
-`theory/` does the mathematics, `report/` the tables and pictures.
+They only check flags and print results. `theory/` does the mathematics, and `report/`
+makes the tables and pictures.
 """
 
 import sys
@@ -14,10 +15,14 @@ from sagda.commands.app import Json, Name, Settings, flag, say, start_jax
 
 Picture = Annotated[
     Path | None,
-    flag("Draw the smallest bound over T and K to this file: .png, .pdf, .svg, .html."),
+    flag(
+        "Draw the smallest bound over T and over K to this file (.png, .pdf, .svg or "
+        ".html)."
+    ),
 ]
 MaxServer = Annotated[
-    float | None, flag("Largest server learning rate to advise (default: sqrt(mK)).")
+    float | None,
+    flag("Largest server learning rate to recommend (default: sqrt(mK))."),
 ]
 
 
@@ -26,7 +31,8 @@ def advise(
     algorithm: Name = None,
     setup: Settings = Settings(),
     epsilon: Annotated[
-        float | None, flag("Also count the rounds until ||grad Phi|| <= epsilon.")
+        float | None,
+        flag("Also compute the rounds that are needed for ||grad Phi|| <= epsilon."),
     ] = None,
     max_server_lr: MaxServer = None,
     theory_only: Annotated[
@@ -42,8 +48,8 @@ def advise(
     """Recommend step sizes: the provable ones, and the ones that work.
 
     Measures the constants of the problem on its data. Shows how close each condition of
-    the theorem is to failing at the given rates. Solves for the rates with the smallest
-    bound, and tries rates of their size in short runs.
+    the theorem is to failing at the given rates. Computes the rates with the smallest
+    bound. Then tries rates of similar size in short runs.
 
     Example: `sagda advise --problem auc --data a9a --algorithm fsgda`
     """
@@ -86,7 +92,7 @@ def advise(
 
 
 def waiting(what: str) -> AbstractContextManager[Any]:
-    """Show `what` on a terminal while the block runs."""
+    """Show the text `what` on a terminal while the block runs."""
     from rich.console import Console
 
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
@@ -94,7 +100,7 @@ def waiting(what: str) -> AbstractContextManager[Any]:
 
 
 def check_picture(path: Path | None) -> None:
-    """Check that a picture can be drawn, before the work starts."""
+    """Check that a picture can be drawn to `path`, before the work starts."""
     if path is not None:
         from sagda.report.charts import drawing, picture_kind
 
@@ -110,13 +116,13 @@ def table(
     *,
     cohort: Annotated[int, flag("Number of clients per round (m).")] = 10,
     local_steps: Annotated[int, flag("Number of local steps per round (K).")] = 10,
-    epsilon: Annotated[float, flag("Target: ||grad Phi|| <= epsilon.")] = 0.1,
+    epsilon: Annotated[float, flag("Target accuracy: ||grad Phi|| <= epsilon.")] = 0.1,
     json: Json = False,
 ) -> int:
-    """Print the paper's Table 1: samples and rounds that each method needs.
+    """Print Table 1 of the paper: the samples and rounds that each method needs.
 
-    The table has the order of growth and a number. Constants without a name count as 1,
-    so the numbers compare methods but predict no run.
+    The table has the order of growth and a number. The numbers count each constant that
+    the order hides as 1. So they compare methods, but predict no run.
 
     Example: `sagda theory table --cohort 100 --epsilon 0.01`
     """
@@ -160,7 +166,10 @@ def curves(
         flag("Standard deviation of stochastic gradients, in x and in y (sigma)."),
     ] = 1.0,
     spread: Annotated[
-        float, flag("Heterogeneity of the clients' gradients, in x and in y.")
+        float,
+        flag(
+            "Heterogeneity: how far clients' gradients are from their mean (sigma_G)."
+        ),
     ] = 1.0,
     gap: Annotated[float, flag("Gap to the optimum at the start (L_0 - L_*).")] = 1.0,
     clients: Annotated[int, flag("Number of clients (M).")] = 100,
@@ -175,7 +184,7 @@ def curves(
 ) -> int:
     """Print the smallest bound that a theorem allows, by term, over T and over K.
 
-    `sagda advise --picture FILE` draws it for the constants of your data.
+    `sagda advise --picture FILE` draws this bound for the constants of your data.
 
     Example: `sagda theory curves --smoothness 2 --mu 0.5 --picture bound.png`
     """

@@ -1,6 +1,7 @@
-"""scikit-learn classifiers that train over clients.
+"""Two scikit-learn classifiers that train over clients.
 
-For other problems, models or measures, use `sagda.simulate`.
+Read `classifiers.py` first, then `base.py`. For other problems, models or metrics, use
+`sagda.simulate`.
 """
 
 from sagda.estimators.classifiers import (

@@ -1,7 +1,7 @@
-"""`FederatedClassifier`: all that the two classifiers share, from fit to predictions.
+"""`FederatedClassifier`: the code that both classifiers share, from fit to prediction.
 
-It follows the scikit-learn estimator API. Rows become a federation in `clients.py`,
-rates are chosen in `tuning.py`, and `sagda.simulate` trains.
+It follows the scikit-learn estimator API. `clients.py` turns rows into a federation,
+`tuning.py` chooses rates, and `sagda.simulate` trains.
 """
 
 import abc
@@ -42,15 +42,15 @@ from sagda.scoring.calibration import calibrated
 from sagda.simulator.run import Run
 from sagda.simulator.simulate import DivergenceWarning, simulate
 
-TRIES = 5  # trainings, each with lower rates than the one before that diverged
+TRIES = 5  # trainings at most; after each that diverges, the rates are lowered
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, BaseEstimator):
-    """A linear score for two classes, trained over clients by a min-max method.
+    """A linear classifier for two classes, trained over clients by a min-max method.
 
-    A fitted one holds plain arrays and numbers: `coef_`, `intercept_`, `classes_`,
-    `clients_`, `history_`, `rates_` and `n_iter_`.
+    After `fit`, its attributes are plain arrays and numbers: `coef_`, `intercept_`,
+    `classes_`, `clients_`, `history_`, `rates_` and `n_iter_`.
     """
 
     # scikit-learn reads the parameters from the signature of `__init__`.
@@ -66,11 +66,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     @abc.abstractmethod
     def _problem(self, federation: Federation) -> Problem:
-        """The problem to solve."""
+        """Return the problem to solve on `federation`."""
 
     @abc.abstractmethod
     def _weights(self, x: Any) -> np.ndarray:
-        """The weights of the features, from x."""
+        """Return the weights of the features, which are part of x or all of it."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -79,13 +79,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any, client: Any = None) -> "FederatedClassifier":
-        """Train over clients.
+        """Train over clients and return this classifier.
 
         Args:
-            X: rows of numbers: an array, a CSR matrix, or a frame.
-            y: labels of two classes; the larger one in sorting order is the positive.
-            client: who holds each row: an array of labels, or the name of a column of
-                a frame. If None, one client holds all rows.
+            X: features, [rows, features]: an array, a CSR matrix, or a frame.
+            y: labels of two classes. The last one in sorting order is the positive.
+            client: the client of each row: an array of labels, or the name of a column
+                of the frame `X`. If None, all rows belong to one client.
         """
         self._client_column = client if isinstance(client, str) else None
         X, client = take_column(X, client)
@@ -99,7 +99,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             )
         if len(classes) < 2:
             raise ValueError(
-                f"y must hold two classes, found one class only: {classes[0]!r}."
+                f"`y` must hold two classes, got one class only: {classes[0]!r}."
             )
         check_size(X.shape)
         who = client_labels(client, len(y))
@@ -126,7 +126,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         weights = np.asarray(self._weights(self._solution.x), np.float64)
         scores = dense @ weights
         fitted = calibrated([(scores[rows], codes[rows] == 1) for rows in parts])
-        # Scaling, scoring and calibration are one affine map of the features.
+        # Scaling, scoring and calibration are affine maps. Store their composition, so
+        # that predictions need only `coef_` and `intercept_`.
         coef = fitted.slope * weights / scaling.scale
         self.coef_ = coef[None]
         self.intercept_ = np.array([fitted.offset - coef @ scaling.mean])
@@ -138,7 +139,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def _run(
         self, problem: Problem, federation: Federation, options: dict[str, Any]
     ) -> Run:
-        """Train. If rates from a sweep diverge, lower them and try again."""
+        """Train and return the run.
+
+        If the run diverges with rates that a sweep chose, lower them and train again.
+        """
         make, rate = self._method(problem, federation, options)
         start = self._start(problem, federation.data.features.shape[1])
         tries = TRIES if isinstance(self.rates, str) else 1
@@ -163,9 +167,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return run
 
     def _batch(self, federation: Federation) -> int | None:
-        """The batch size; if it exceeds the largest client, a power of two below that.
+        """Return the batch size, or None for all rows of a client.
 
-        A power of two lets fits of similar data share their compiled programs.
+        If the batch size exceeds the rows of the largest client, return the largest
+        power of two up to these rows. Then fits of similar data have the same shapes
+        and share compiled programs.
         """
         if self.batch_size is None:
             return None
@@ -176,7 +182,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def _method(
         self, problem: Problem, federation: Federation, options: dict[str, Any]
     ) -> tuple[Callable[[Any], Method], Any]:
-        """A function from a local rate to the algorithm, and the local rate to use."""
+        """Return a function that builds the algorithm for a local rate, and this rate.
+
+        The rate comes from `rates`, or from a sweep.
+        """
         check.choice("algorithm", self.algorithm, ALGORITHMS)
         check.integer("local_steps", self.local_steps, low=1)
         check.integer("rounds", self.rounds, low=1)
@@ -195,7 +204,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return make, local
 
     def _rates(self) -> tuple[Any, Any]:
-        """Local and server rates; a local rate of None is chosen by a sweep."""
+        """Return the local and the server rate that `rates` sets.
+
+        The local rate is None if a sweep must choose it.
+        """
         if isinstance(self.rates, str):
             check.choice("rates", self.rates, ("auto", "advice"))
             return None, 1.0
@@ -209,7 +221,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _start(self, problem: Problem, features: int) -> Point | None:
-        """The end of the last fit, if this one continues from there; else None."""
+        """Return the end of the last fit if `warm_start` is set, otherwise None."""
         if not (self.warm_start and hasattr(self, "_solution")):
             return None
         last = self._solution
@@ -217,13 +229,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         fresh = jax.eval_shape(problem.init, jax.random.key(0))
         if shapes(last) != [leaf.shape for leaf in jax.tree.leaves(fresh)]:
             raise BadValue(
-                "`warm_start` needs data of the same shape as in the last fit, got "
+                "`warm_start` must have data of the same shape as in the last fit, got "
                 f"{features} features and other sizes; clone the estimator."
             )
         return last
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Calibrated log odds of the second class, in the same order as scores."""
+        """Return the calibrated log odds of the positive class, one per row.
+
+        A row with a higher score of the model has higher log odds.
+        """
         check_is_fitted(self)
         if self._client_column is not None:
             X = without_column(X, self._client_column)
@@ -231,28 +246,29 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(X @ self.coef_[0]).ravel() + self.intercept_[0]
 
     def predict(self, X: Any) -> np.ndarray:
-        """The more probable class of each row."""
+        """Return the more probable class of each row."""
         odds = self.decision_function(X)  # raises unless fitted
         return self.classes_[(odds > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of both classes, by Platt's calibration.
+        """Return the probabilities of both classes, [rows, 2].
 
-        It is fitted on the training rows, from sums over clients. After training on few
-        rows, expect the probabilities to be too close to 0 and 1.
+        They come from Platt's calibration, which `fit` computes from sums over clients
+        on the training rows. With few training rows, expect the probabilities to be too
+        close to 0 and 1.
         """
         positive = expit(self.decision_function(X))
         return np.stack([1 - positive, positive], axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The AUC, not the accuracy."""
+        """Return the AUC of the rows `X` with labels `y`, not the accuracy."""
         return float(
             roc_auc_score(y, self.decision_function(X), sample_weight=sample_weight)
         )
 
 
 def built(name: str, local: Any, server: Any, local_steps: int) -> Method:
-    """The algorithm, with those of the three parameters that it takes."""
+    """Return the algorithm `name` with those of the three parameters that it has."""
     known = inspect.signature(ALGORITHMS[name]).parameters
     given = {"local_lr": local, "server_lr": server, "local_steps": local_steps}
     return ALGORITHMS[name](**{k: v for k, v in given.items() if k in known})

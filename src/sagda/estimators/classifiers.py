@@ -1,7 +1,7 @@
-"""The two classifiers: by AUC for imbalanced classes, and by robust logistic loss.
+"""The two classifiers: one maximises the AUC, one minimises a robust logistic loss.
 
-Each says which problem it solves and which of x's entries score a row. All the rest,
-from input checks to calibration, is in `base.py`.
+Each class defines the problem that it solves and the entries of x that score a row.
+Everything else, from input checks to calibration, is in `base.py`.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,25 @@ from sagda.problems.dro import DRO
 
 
 class FederatedAUCClassifier(FederatedClassifier):
-    """A linear classifier that maximises the AUC over clients, which keep their rows.
+    """A linear classifier that maximises the AUC over clients.
 
-    It suits imbalanced classes, and clients that have rows of one class only.
+    It is suited to imbalanced classes, and to clients with rows of one class only.
+    Training simulates the clients on this machine.
 
     Args:
-        algorithm: the training method, by its name in `sagda list`.
+        algorithm: name of the training method; `sagda list` shows all.
         rates: `"auto"` chooses the local rate by a short sweep. `"advice"` chooses the
             local rates of x and y by a sweep around the scale that the theorems
             suggest. Or give a local rate, or a pair of a local and a server rate. Each
             rate is a number, or a pair for x and y.
-        local_steps: K, the steps of a client between exchanges.
-        rounds: T, the communication rounds.
-        cohort: m, the clients of a round; all of them if None.
-        batch_size: rows of a stochastic gradient; all rows of a client if None.
-        standardise: give every feature mean zero and deviation one, from sums that
-            clients add up.
-        warm_start: start from the end of the last fit.
-        random_state: decides the start and the samples.
+        local_steps: number of steps of a client between two exchanges (K).
+        rounds: number of communication rounds (T).
+        cohort: number of clients per round (m). None means all clients.
+        batch_size: rows per stochastic gradient. None means all rows of a client.
+        standardise: scale each feature to mean 0 and standard deviation 1, using only
+            sums from each client.
+        warm_start: start at the end of the last fit.
+        random_state: the seed of the starting point and of the samples.
 
     Examples:
         >>> import numpy as np
@@ -57,11 +58,13 @@ class FederatedAUCClassifier(FederatedClassifier):
 class FederatedDROClassifier(FederatedClassifier):
     """Distributionally robust logistic regression over clients.
 
-    y weighs the rows: rows with a large loss count more, within the limits of `pull`.
+    The variable y has n entries, where n is the number of rows of the largest client.
+    Entry j is the weight of row j at every client. Rows with a large loss get more
+    weight. A penalty pulls all weights to 1/n.
 
     Args:
-        pull: how strongly the weights are pulled to 1/n, the modulus in y. Small values
-            put more weight on the hardest rows.
+        pull: strength of the penalty, which is the modulus of strong concavity in y.
+            Smaller values put more weight on the hardest rows.
         algorithm, rates, local_steps, rounds, cohort, batch_size, standardise,
             warm_start, random_state: as for `FederatedAUCClassifier`.
     """

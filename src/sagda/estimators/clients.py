@@ -1,6 +1,6 @@
-"""Rows, labels and client labels of scikit-learn become a federation.
+"""Turn rows, labels and client labels in the form of scikit-learn into a federation.
 
-Files are read elsewhere, in `sagda.data.readers`.
+Files are not read here: see `sagda.data.readers`.
 """
 
 from typing import Any
@@ -11,29 +11,35 @@ from sagda.check import BadValue
 from sagda.data.encoding import is_missing
 from sagda.data.federation import Federation, Table
 
-LARGEST = 8e9  # bytes of features in single precision
+LARGEST = 8e9  # bytes at most for all features in single precision
 
 
 def take_column(X: Any, client: Any) -> tuple[Any, Any]:
-    """Features and client labels; `client` may name a column of a frame."""
+    """Return the features and the client labels.
+
+    If `client` is the name of a column of the frame `X`, this column is taken out.
+    """
     if not isinstance(client, str):
         return X, client
     columns = getattr(X, "columns", None)
     if columns is None:
         raise BadValue(
-            f"`client` may name a column of a pandas or polars frame only, got "
-            f"{client!r} with X of type {type(X).__name__}; give an array of labels."
+            "`client` must be an array of labels unless X is a pandas or polars frame, "
+            f"got {client!r} with X of type {type(X).__name__}."
         )
     if client not in list(columns):
         raise BadValue(
-            f"`client` must name a column of X, no {client!r} among "
-            f"{', '.join(map(str, columns))}."
+            f"`client` must name one of the columns {', '.join(map(str, columns))} of "
+            f"X, got {client!r}."
         )
     return without_column(X, client), X[client]
 
 
 def without_column(X: Any, name: str) -> Any:
-    """The frame without this column; anything else unchanged."""
+    """Return the frame `X` without the column `name`.
+
+    Return `X` unchanged if it is not a frame or has no such column.
+    """
     columns = getattr(X, "columns", None)
     if columns is None or name not in list(columns):
         return X
@@ -41,7 +47,10 @@ def without_column(X: Any, name: str) -> Any:
 
 
 def client_labels(client: Any, rows: int) -> np.ndarray:
-    """One label per row; without labels, one client holds all rows."""
+    """Check `client` and return one client label per row.
+
+    If `client` is None, all rows belong to one client.
+    """
     if client is None:
         return np.zeros(rows, int)
     items = client if isinstance(client, list | tuple) else np.asarray(client).tolist()
@@ -51,7 +60,7 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
             f"`client` must have shape ({rows},), one label per row, got "
             f"{labels.shape}."
         )
-    # `items` and not `labels`: an array of texts turns a missing label into "nan".
+    # Check `items`, because in an array of texts a missing label becomes "nan".
     missing = [
         i
         for i, label in enumerate(items)
@@ -59,8 +68,8 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
     ]
     if missing:
         raise BadValue(
-            f"`client` must name the client of every row, {len(missing)} are missing, "
-            f"the first in row {missing[0]}."
+            f"`client` must name the client of every row, got {len(missing)} missing "
+            f"labels, the first in row {missing[0]}."
         )
     return labels.astype(str) if labels.dtype == object else labels
 
@@ -68,9 +77,10 @@ def client_labels(client: Any, rows: int) -> np.ndarray:
 def federation_of(
     features: np.ndarray, label: np.ndarray, order: np.ndarray, size: np.ndarray
 ) -> Federation:
-    """A federation with padding rows: fits of similar size share compiled programs.
+    """Return a federation in which client i has the next `size[i]` rows of `order`.
 
-    Client i takes the next `size[i]` rows in the given order.
+    Rows of padding are added. So fits of similar size have the same shapes and share
+    compiled programs.
     """
     table = Table(features.astype(np.float32), label.astype(np.float32))
     federation = Federation.of(table, order, size)
@@ -79,19 +89,16 @@ def federation_of(
 
 
 def bucket(size: int) -> int:
-    """`size` rounded up, by an eighth at most.
-
-    Fits of similar size then have the same shapes, and share compiled programs.
-    """
+    """Return `size` rounded up: to 8, or by an eighth of it at most."""
     step = max(1, 2 ** max(0, size.bit_length() - 4))
     return max(8, -(-size // step) * step)
 
 
 def check_size(shape: tuple[int, ...]) -> None:
-    """Raise if the rows are too many to be made dense for training."""
+    """Raise `BadValue` if a dense copy of the rows would need too much memory."""
     size = 4.0 * shape[0] * shape[1]
     if size > LARGEST:
         raise BadValue(
-            f"X must be smaller: {shape[0]} rows of {shape[1]} features take "
-            f"{size / 1e9:.0f} GB when they are dense, more than {LARGEST / 1e9:.0f}."
+            f"`X` must take at most {LARGEST / 1e9:.0f} GB as a dense array, got "
+            f"{size / 1e9:.0f} GB for {shape[0]} rows of {shape[1]} features."
         )

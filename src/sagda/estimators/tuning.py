@@ -1,8 +1,8 @@
-"""The local rates of a classifier, chosen by short sweeps.
+"""Choose the local rates of a classifier by short sweeps.
 
-`rates="auto"` sweeps one rate for x and y. `rates="advice"` sweeps both, around the
-scale that the theorems suggest. Each sweep is one compiled program. Grids of any
-parameter, from files, are in `sagda.runs.grid`.
+`rates="auto"` sweeps one rate that x and y share. `rates="advice"` sweeps a rate for x
+and a rate for y, around the scale that the theorems suggest. Sweeps over other
+parameters are in `sagda.runs.grid`.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,11 @@ from sagda.methods import Method
 from sagda.problems.base import Problem
 from sagda.simulator.sweep import sweep
 
-FIRST, FACTOR, WIDE = 1e-3, 3.0, 7  # a sweep has seven rates, first 0.001 to 0.7
-TURNS = 3  # sweeps at most: the range moves while the best rate is at its edge
-ROUNDS = 40  # of a sweep, at most
+# A sweep has WIDE rates. Each is FACTOR times the one before. The first sweep goes from
+# 0.001 to 0.7.
+FIRST, FACTOR, WIDE = 1e-3, 3.0, 7
+TURNS = 3  # sweeps at most; if the best rate is at an edge, the range moves there
+ROUNDS = 40  # rounds of each run in a sweep, at most
 
 
 def local_rate(
@@ -29,7 +31,7 @@ def local_rate(
     rounds: int,
     **options: Any,
 ) -> float:
-    """The local rate with the lowest ||grad Phi||^2 in a short run."""
+    """Return the local rate that gives the lowest ||grad Phi||^2 in short runs."""
     rounds = min(rounds, ROUNDS)
     errors: dict[int, float] = {}
     low = best = 0
@@ -62,13 +64,13 @@ def advised(
     batch_size: int | None,
     seeds: int,
 ) -> tuple[float, float]:
-    """Local rates of x and y: the ones that work best near the theorems' scale."""
+    """Return local rates for x and for y: the best in short runs near the theorems."""
     from sagda import theory
 
     if name not in theory.CONDITIONS:
         raise BadValue(
             f"`rates` may be 'advice' only for {', '.join(theory.CONDITIONS)}, which "
-            f"the theorems are about, got algorithm {name!r}; 'auto' works for all."
+            f"have theorems, got algorithm {name!r}; use 'auto', which works for all."
         )
     setting = theory.Setting(
         federation.clients, cohort or federation.clients, local_steps, rounds
@@ -84,10 +86,10 @@ def advised(
 
 
 def lowered(rate: Any) -> Any:
-    """The rate, or each of a pair, divided by `FACTOR`."""
+    """Return `rate` divided by `FACTOR`. For a pair, both rates are divided."""
     return tuple(map(lowered, rate)) if isinstance(rate, tuple) else rate / FACTOR
 
 
 def rate_at(i: int) -> float:
-    """The rate i steps above `FIRST`, with three digits."""
+    """Return the rate FIRST * FACTOR^i, rounded to three digits."""
     return float(f"{FIRST * FACTOR**i:.3g}")

@@ -1,7 +1,7 @@
-"""A configuration and its run folder: from flags and TOML files to results on disk.
+"""Configurations and run folders: from flags and TOML files to results on disk.
 
-Read `config.py` first, then `experiment.py` (the objects that a configuration
-describes), `execution.py` (run them into a folder) and `output.py` (what a finished run
-leaves). `folder.py` lists the files of a run folder. What a person sees is in
+Read `config.py` first. Then read `experiment.py` (build the objects of a
+configuration), `execution.py` (run them into a folder) and `output.py` (write the
+results). `folder.py` lists the files of a run folder. Tables, charts and reports are in
 `sagda.report`.
 """

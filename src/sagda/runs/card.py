@@ -1,6 +1,8 @@
-"""The model card: what a run's model is, made from the files of its folder alone.
+"""Write MODEL_CARD.md: the data, the training, the metrics and the limits of a model.
 
-MODEL_CARD.md is rewritten when a run ends and after every `sagda evaluate`.
+The card uses only files of the run folder. It is written when a run ends and again
+after every `sagda evaluate`. `results.py` reads the files. The HTML report of a run is
+in `sagda.report`.
 """
 
 import json
@@ -17,8 +19,8 @@ LIMITS = (
     "differ.",
     "Scores rank rows. Probabilities are calibrated on the training rows (Platt's "
     "method) and are overconfident if these are few.",
-    "The AUC is that of all rows together. The AUC of a single client may be far from "
-    "it.",
+    "The AUC is computed on all rows together. The AUC of a single client may be very "
+    "different.",
     "The model was not examined for fairness between groups.",
 )
 SIMULATED = "This was a simulation: all clients' rows were on one machine, unprotected."
@@ -29,7 +31,10 @@ FEDERATED = (
 
 
 def write_card(folder: Path) -> Path:
-    """Write MODEL_CARD.md for a simulation or for a federation's server."""
+    """Write MODEL_CARD.md into the run folder of a simulation or of a server.
+
+    Returns the path of the card.
+    """
     results, values = read_results(folder), read_toml(folder / "config.toml")[0]
     simulated = values.pop("federation", None) is None
     config = build(values, str(folder / "config.toml"))
@@ -56,17 +61,17 @@ def write_card(folder: Path) -> Path:
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown; `|` and `*` in cells are escaped."""
+    """Return a table in Markdown. The characters `|` and `*` in cells are escaped."""
     escape = lambda text: text.replace("|", "\\|").replace("*", "\\*")
     line = lambda cells: f"| {' | '.join(map(escape, cells))} |"
     return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
 
 
 def data_table(results: Results, config: Config, simulated: bool) -> str:
-    """Where the rows came from, and how they were split over clients."""
+    """Return the table with the source of the rows and their split over clients."""
     split = results.summary["split"]
-    # In a federation every site chose its rows and its labels itself.
-    rows = [["data", "each site's own"], ["split", f"sites, `{split['hash']}`"]]
+    # In a federation the server does not know the sites' files or label columns.
+    rows = [["data", "the files of the sites"], ["split", f"sites, `{split['hash']}`"]]
     if simulated:
         rows = [
             ["data", config.data],
@@ -84,14 +89,14 @@ def data_table(results: Results, config: Config, simulated: bool) -> str:
 
 
 def training_table(results: Results, config: Config) -> str:
-    """The problem, the algorithms with their parameters, and the version."""
+    """Return the table of the problem, the algorithms and their parameters."""
     summary = results.summary
     methods = summary["methods"].items()
     rows = [
         ["problem", f"{config.problem}, model {config.model}"],
         ["rounds", f"{summary['rounds']}{results.early}"],
-        ["clients of a round", str(config.cohort or summary["split"]["clients"])],
-        ["rows of a stochastic gradient", str(config.batch_size)],
+        ["clients per round", str(config.cohort or summary["split"]["clients"])],
+        ["rows per stochastic gradient", str(config.batch_size)],
         *([f"algorithm {name}", f"`{text}`"] for name, text in methods),
         ["sagda", str(summary["environment"].get("sagda", ""))],
     ]
@@ -99,7 +104,7 @@ def training_table(results: Results, config: Config) -> str:
 
 
 def metrics_table(results: Results) -> str:
-    """All metrics at the end of the run, by algorithm."""
+    """Return the table of all metrics at the end of the run, by algorithm."""
     rows = []
     for name, columns in results.columns.items():
         ends = [columns[metric][:, -1] for metric in results.metrics]
@@ -116,7 +121,7 @@ def metrics_table(results: Results) -> str:
 
 
 def evaluations(folder: Path) -> list[str]:
-    """The section of evaluations, if `sagda evaluate` has written any."""
+    """Return the section of evaluations; empty if `sagda evaluate` never ran."""
     path = folder / EVALUATIONS
     if not path.is_file():
         return []

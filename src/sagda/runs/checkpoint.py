@@ -1,8 +1,9 @@
-"""Checkpoints of a run folder, which stay whole through a crash at any moment.
+"""Write and read the checkpoints of a run folder. A crash never damages them.
 
-`checkpoint/manifest.json` is the one commit point. It names one safetensors file per
-algorithm with its digest. Files are written before the manifest, and old files are
-deleted after it. `execution.py` decides when to write.
+`checkpoint/manifest.json` names one safetensors file per algorithm, with its digest.
+New files are written before the manifest, and old files are deleted after it. So a
+checkpoint counts from the moment when the manifest is replaced. `execution.py` decides
+when to write. The results of a finished run are in `output.py`.
 """
 
 import os
@@ -24,21 +25,21 @@ from sagda.simulator.run import Run
 SCHEMA: Literal[2] = 2
 
 
-# By algorithm: the arrays that resume a run.
+# For each algorithm (or batch of a sweep), the arrays from which its run resumes.
 Arrays: TypeAlias = dict[str, dict[str, np.ndarray]]
 
 
 class Stored(NamedTuple):
-    """The content of a checkpoint, with all digests checked."""
+    """The content of a checkpoint folder. All digests have been checked."""
 
     runs: Arrays
     environment: dict[str, Any]
 
 
 class CheckpointFile(BaseModel, extra="forbid"):
-    """An algorithm's line in the manifest."""
+    """The entry of one algorithm in the manifest."""
 
-    # A name with a folder in it would lead out of the checkpoint.
+    # Without slashes, the name cannot refer to a file outside the checkpoint folder.
     file: Annotated[str, Field(pattern=r"^[^/\\]+$")]
     sha256: str
     round: int
@@ -55,7 +56,7 @@ class CheckpointManifest(BaseModel, extra="forbid"):
 
 
 class Checkpoints:
-    """Writes and reads the checkpoints of one run folder."""
+    """The checkpoints of one run folder: one file per algorithm and a manifest."""
 
     def __init__(self, folder: Path, config_digest: str, data_digest: str):
         self.folder = folder / "checkpoint"
@@ -63,7 +64,7 @@ class Checkpoints:
         self.entries: dict[str, CheckpointFile] = {}
 
     def save(self, name: str, run: Run) -> None:
-        """Replace the checkpoint of the algorithm `name`; the others stay."""
+        """Replace the checkpoint of the algorithm `name` only."""
         self.folder.mkdir(exist_ok=True)
         durable.sync_folder(self.folder.parent)
         content = safetensors.numpy.save(run.arrays(), {"schema": str(SCHEMA)})
@@ -82,27 +83,31 @@ class Checkpoints:
         )
         text = manifest.model_dump_json(by_alias=True, indent=1) + "\n"
         durable.write(self.folder / "manifest.json", text)
-        # From here on the new checkpoint counts, and nothing refers to old files.
+        # The manifest now names the new file, so the old files are no longer needed.
         current = {entry.file for entry in self.entries.values()} | {"manifest.json"}
         for path in self.folder.iterdir():
             if path.name not in current:
                 durable.remove(path)
 
     def load(self) -> Stored:
-        """The newest checkpoint, checked; without runs if there is none."""
+        """Return the newest checkpoint, or one without runs if none was written.
+
+        Raises `BadValue` if the checkpoint is damaged, or if it was written for another
+        configuration or for other data.
+        """
         path = self.folder / "manifest.json"
         if not path.exists():
             return Stored({}, environment())
         manifest = read_manifest(path)
         if manifest.config_sha256 != self.config_digest:
             raise BadValue(
-                f"{path} belongs to another configuration than the folder's "
+                f"{path} was written for another configuration than the one in "
                 "config.toml; choose another folder with --out."
             )
         if manifest.data_sha256 != self.data_digest:
             raise BadValue(
-                f"{path} belongs to other data: the data that the configuration names "
-                "have changed; choose another folder with --out."
+                f"{path} was written for other data. The data in the configuration "
+                "changed since then; choose another folder with --out."
             )
         runs = {}
         for name, entry in manifest.algorithms.items():
@@ -112,8 +117,8 @@ class Checkpoints:
             content = file.read_bytes()
             if durable.digest(content) != entry.sha256:
                 raise unusable(
-                    f"checkpoint file {file} is damaged: its sha256 is not the "
-                    "manifest's"
+                    f"checkpoint file {file} is damaged: its sha256 differs from the "
+                    "one in the manifest"
                 )
             runs[name] = safetensors.numpy.load(content)
         self.entries = manifest.algorithms
@@ -121,7 +126,10 @@ class Checkpoints:
 
 
 def read_manifest(path: Path) -> CheckpointManifest:
-    """The manifest at `path`; an error if it is damaged or of another schema."""
+    """Read the manifest at `path`.
+
+    Raises `BadValue` if the manifest is damaged or has another schema version.
+    """
     try:
         return CheckpointManifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -131,16 +139,19 @@ def read_manifest(path: Path) -> CheckpointManifest:
             f"{path}: `schema` must be {SCHEMA} for this version, got "
             f"{first['input']!r}"
         )
-    raise unusable(f"{path} is damaged or not the manifest of a checkpoint")
+    raise unusable(f"{path} must be the manifest of a checkpoint, but is damaged")
 
 
 def unusable(problem: str) -> BadValue:
-    """The error for a checkpoint from which no run can resume."""
+    """Return the error for a checkpoint from which no run can resume."""
     return BadValue(f"{problem}; delete the checkpoint folder to start again.")
 
 
 def environment() -> dict[str, Any]:
-    """What the bits of a run depend on, in addition to its configuration."""
+    """List everything outside the configuration that can change a run's exact numbers.
+
+    These are versions, the processor, the devices and the flags of the XLA compiler.
+    """
     return {
         "sagda": sagda.__version__,
         "python": platform.python_version(),
@@ -155,7 +166,10 @@ def environment() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """A digest of the processor's features, for which programs are compiled."""
+    """Return a digest of the processor's features, such as its vector instructions.
+
+    XLA compiles programs for these features, so they can change the exact numbers.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -167,7 +181,7 @@ def processor() -> str:
 
 
 def differences(then: dict[str, Any]) -> list[str]:
-    """The changes since a checkpoint's environment, such as `jax 0.9 -> 0.10`."""
+    """List the changes since the environment `then`, such as `jax 0.9 -> 0.10`."""
     return [
         f"{key} {then.get(key)} -> {now}"
         for key, now in environment().items()

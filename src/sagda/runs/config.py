@@ -1,9 +1,9 @@
-"""`Config`: one checked description of a run, for flags, TOML files and run folders.
+"""`Config`: the checked settings of a run, for flags, TOML files and run folders.
 
-Every field decides something about a run's numbers or its output. The docstrings of
-the fields are the help texts of `sagda run --help`. This module does not import JAX, so
-that the command line starts fast. It builds nothing: `experiment.py` turns a
-configuration into clients, problem and methods, and `folder.py` stores it.
+Every field changes the numbers or the output of a run. The docstrings of the fields are
+the help texts of `sagda run --help`. This module does not import JAX, so that the
+command line starts fast. It does not build objects: `experiment.py` turns a
+configuration into clients, a problem and methods. `folder.py` stores it.
 """
 
 import json
@@ -49,7 +49,10 @@ GROUPS = {
 
 
 def rates_text(value: Any) -> str:
-    """`0.01` or `0.01,0.05`, from a number, a pair of numbers or such a text."""
+    """Return a rate as text: `0.01`, or `0.01,0.05` for x and y.
+
+    `value` is a number, a pair of numbers, or a text of this form.
+    """
     parts = value.split(",") if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     try:
@@ -64,7 +67,10 @@ def rates_text(value: Any) -> str:
 
 
 def whole(value: Any) -> Any:
-    """`value` if it is a whole number; pydantic alone would take 2.0 and True too."""
+    """Return `value` unchanged if it is a whole number; raise `ValueError` otherwise.
+
+    Pydantic alone would also accept 2.0 and True.
+    """
     fraction = isinstance(value, str) and not re.fullmatch(r"[-+]?\d+", value)
     if fraction or isinstance(value, bool | float):
         raise ValueError("must be a whole number")
@@ -77,54 +83,60 @@ Seed = Annotated[int, BeforeValidator(whole), Field(ge=0, le=2**32 - 1)]
 
 
 class Config(BaseModel):
-    """The settings of a run: what it trains, on which data, how, and how long."""
+    """The settings of a run: the data, the problem, the algorithms and the rounds."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True
     )
 
     problem: str = "auc"
-    """Problem, by its name in `sagda list`, such as auc or dro."""
+    """Name of the problem, such as auc or dro; `sagda list` shows all."""
     model: str = "linear"
-    """Model that scores rows: linear, mlp, another name, or your FILE.py:FUNCTION."""
+    """Model that scores rows: linear, mlp or another name, or your FILE.py:FUNCTION."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Add (weight_decay / 2) ||x||^2 to the objective."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Clip each stochastic gradient (x and y separately) to this Euclidean norm."""
     data: str = "a9a"
-    """Data set, such as a9a or mnist; or a file (.csv, .npz, LIBSVM) or a folder."""
+    """Name of a data set, such as a9a; or a file (.csv, .npz, LIBSVM); or a folder."""
     label: str = "label"
     """Label column of a data file."""
     client_column: str | None = None
-    """Column of a data file that names the client of each row (for `by-column`)."""
+    """Column of a data file with the client of each row, for `--partition
+    by-column`."""
     categorical: str | None = None
-    """Comma-separated numeric columns to treat as categories (text always is)."""
+    """Comma-separated numeric columns to treat as categories. Text columns
+    always are."""
     standardise: bool | None = None
-    """Scale each feature to mean 0 and variance 1, computed from clients' sums."""
+    """Scale each feature to mean 0 and variance 1, using only sums from each client."""
     positive: str | None = None
-    """Label of the positive class (default: the data set's, or the larger label)."""
+    """Label of the positive class (default: from the data set, else the larger
+    label)."""
     per_class: Count | None = None
-    """Rows of each class to draw before the split (default: the data set's, or all)."""
+    """Rows to draw from each class before the split (default: from the data set, else
+    all)."""
     algorithms: list[str] = ["sagda-i"]
     """Algorithms to run; `sagda list` shows all."""
     clients: Count | None = None
-    """Number of clients (M; default: the problem's or the column's, otherwise 100)."""
+    """Number of clients (M; default: set by the problem or the column, else 100)."""
     samples: Count | Literal["all"] | None = None
-    """Rows per client, or `all` (default: the problem's, or 100; by-column: all)."""
+    """Rows per client, or `all` (default: set by the problem, else 100).
+    With `--partition by-column` the default is `all`."""
     partition: str = "by-label"
-    """Split of rows over clients, by its name in `sagda list`, such as iid."""
+    """Name of the split of rows over clients, such as iid; `sagda list` shows all."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Dirichlet concentration for dirichlet and quantity; smaller means more skew."""
+    """Dirichlet concentration, used by `--partition dirichlet` and `--partition
+    quantity`. A smaller value gives more skew."""
     split_seed: Seed = 0
     """Seed of the split. It is independent of the run's seeds."""
     cohort: Count | None = None
     """Number of clients drawn in each round (m; default: all)."""
     dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    """Probability that a client fails to answer in an exchange."""
+    """Probability that a client does not reply, in each exchange with the server."""
     local_steps: Count = 10
     """Number of local steps per round (K)."""
     batch_size: Count | Literal["all"] = 10
-    """Rows per stochastic gradient, or `all` rows of the client."""
+    """Rows per stochastic gradient, or `all` for all rows of the client."""
     local_lr: Rate = "0.01"
     """Local learning rate: one number, or two for x and y as in 0.01,0.05."""
     server_lr: Rate = "2.0"
@@ -134,25 +146,27 @@ class Config(BaseModel):
     seed: Seed = 0
     """First random seed."""
     seeds: Count = 1
-    """Number of seeds, counted up from `seed` and run in parallel."""
+    """Number of seeds. They are counted up from `--seed` and run in parallel."""
     eval_every: Count = 1
     """Rounds between evaluations."""
     float64: bool = False
     """Compute in double precision."""
     layout: str = "auto"
-    """Memory layout of clients and seeds: auto, mapped, batched/2:clients, chunk-16."""
+    """How a device takes its clients: mapped (one at a time), batched (all at once),
+    chunk-16 (16 at a time) or auto. Append /2:clients or /2:runs to divide the clients
+    or the runs over two devices."""
     track: str | None = None
     """Tracker that logs evaluations to the run folder; `sagda list` shows all."""
     stop_early: str | None = None
-    """Stop when the best value of this history column stops improving."""
+    """Stop when this column of history.csv, such as grad_phi_sq, stops improving."""
     patience: Count | None = None
-    """Rounds without improvement before `stop_early` stops a run (default: 100)."""
+    """Rounds without improvement before `--stop-early` stops a run (default: 100)."""
     grid: dict[str, list[int | float | str] | str] = {}
-    """Values to sweep by parameter, or a range as in 0.001:0.1."""
+    """For each swept parameter its values, or a range such as 0.001:0.1."""
     trials: Count | None = None
-    """Number of points that Optuna's search tries, instead of all combinations."""
+    """Number of points that Optuna chooses, instead of all combinations."""
     set: dict[str, dict[str, Any]] = {}
-    """Parameters of single algorithms and of the problem, by name."""
+    """Parameters for the problem and for single algorithms: one table per name."""
 
     @field_serializer("local_lr", "server_lr")
     def numbers(self, text: str) -> float | list[float]:
@@ -169,14 +183,15 @@ class Config(BaseModel):
 
     @property
     def run_seeds(self) -> tuple[int, ...]:
-        """The seeds of the run, one trajectory each."""
+        """All seeds of the run."""
         return tuple(range(self.seed, self.seed + self.seeds))
 
 
 def sentence(error: ValidationError, model: type[BaseModel], table: str = "") -> str:
-    """The first error of `model`'s fields, as one sentence that names the field.
+    """Return the first of the errors as one sentence that names the field of `model`.
 
-    `table` is the TOML table of the fields, if they are not at the top level.
+    `table` is the name of the TOML table that holds the fields. It is empty for fields
+    at the top level of the file.
     """
     first = error.errors()[0]
     field = str((first["loc"] or ("",))[0])
@@ -197,7 +212,7 @@ def sentence(error: ValidationError, model: type[BaseModel], table: str = "") ->
     message = message.replace("a valid integer", "a whole number")
     if first["type"] == "finite_number":
         message = "must be finite"
-    # A field may take a word, such as 'all', in place of a count.
+    # Some fields accept a word, such as 'all', instead of a number.
     for other in error.errors():
         if other["type"] == "literal_error" and other["loc"][:1] == (field,):
             word = other.get("ctx", {}).get("expected")
@@ -207,10 +222,10 @@ def sentence(error: ValidationError, model: type[BaseModel], table: str = "") ->
 
 
 def build(values: dict[str, Any], where: str = "", text: str = "") -> Config:
-    """A checked configuration.
+    """Check `values` and return them as a configuration.
 
-    `where` and `text` are the name and the content of the values' TOML file. With them
-    an error names the file and the line.
+    If `values` come from a TOML file, `where` is its name and `text` its content. Then
+    an error message names the file and the line.
     """
     try:
         return Config(**values)
@@ -222,19 +237,22 @@ def build(values: dict[str, Any], where: str = "", text: str = "") -> Config:
 
 
 def line_of(key: str, text: str) -> int | None:
-    """The line number at which a TOML text sets `key`."""
+    """Return the number of the line at which a TOML text sets `key`, or None."""
     pattern = re.compile(rf'\s*(\[\s*)?"?{re.escape(key)}"?\s*[\].=]')
     lines = enumerate(text.splitlines(), 1)
     return next((i for i, line in lines if key and pattern.match(line)), None)
 
 
 def is_federation(folder: Path) -> bool:
-    """True for a run folder of a federation's server, whose data are at the sites."""
+    """Return True if `folder` is the run folder of a federation's server.
+
+    Such a folder has no data: the data stay at the sites.
+    """
     return "federation" in read_toml(folder / "config.toml")[0]
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """The keys of a configuration file, and its text."""
+    """Return the values of a configuration file by key, and the text of the file."""
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
@@ -254,22 +272,25 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def write_toml(config: Config) -> str:
-    """The whole configuration as TOML; running it again repeats the run."""
+    """Return the whole configuration as TOML. Running this file repeats the run."""
     values = config.model_dump(exclude_none=True)
     values["set"] = {name: table for name, table in config.set.items() if table}
     return toml_text({"schema": SCHEMA} | values)
 
 
 def toml_text(values: dict[str, Any]) -> str:
-    """`values` as TOML, without its empty tables and with each list on one line."""
+    """Return `values` as TOML, without empty tables and with each list on one line."""
     text = tomli_w.dumps({k: v for k, v in values.items() if v != {}})
-    # tomli_w puts each element of a list on a line of its own, indented by four.
+    # tomli_w writes each element of a list on a separate line, indented by four.
     one_line = lambda match: "[" + ", ".join(re.findall(r" {4}(.*),\n", match[1])) + "]"
     return re.sub(r"(?m)\[\n((?: {4}.*,\n)+)\]$", one_line, text)
 
 
 def parse_set(assignments: list[str]) -> dict[str, Any]:
-    """`start=warm` and `fsgda.local_lr=0.1` as {key: value}."""
+    """Return assignments such as `start=warm` and `fsgda.local_lr=0.1` as a dict.
+
+    The values are parsed as JSON if possible, or as numbers with commas.
+    """
     out: dict[str, Any] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
@@ -280,6 +301,6 @@ def parse_set(assignments: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             numbers = re.fullmatch(r"[-+.\deE]+(,[-+.\deE]+)+", value)
             parsed = [float(v) for v in value.split(",")] if numbers else value
-        # TOML has no null: it would be lost in the run folder's config.toml.
+        # TOML has no null, so config.toml could not store it. Store the text instead.
         out[key.strip()] = value if parsed is None else parsed
     return out

@@ -1,8 +1,8 @@
-"""`execute`: run a configuration's methods into a run folder, resuming what is there.
+"""`execute`: run all methods of a configuration into a run folder, or resume them.
 
-It writes a checkpoint every few seconds, so that a run survives a crash at any moment.
-With several processes, process 0 alone reads, writes and shows. The rounds themselves
-are in `sagda.simulator`. `output.py` writes the results.
+It writes a checkpoint every few seconds, so a crash loses only a few seconds of work.
+With several processes, only process 0 reads files, writes files and prints. The rounds
+are computed in `sagda.simulator`. `output.py` writes the results.
 """
 
 import time
@@ -33,29 +33,32 @@ from sagda.trackers import TRACKERS, EarlyStop
 
 
 class Stopped(Exception):
-    """A run stopped because the user asked for it. Its checkpoint is written."""
+    """Raised when a run stops at the user's request, after writing a checkpoint."""
 
     def __init__(self, name: str, progress: Progress):
         super().__init__(f"{name} at round {progress.round} of {progress.rounds}")
 
 
 class RunMonitor(NamedTuple):
-    """What `execute` reports to, and what it asks whether to stop."""
+    """Functions of the caller: `execute` sends its progress to them.
 
-    started: Callable[[str, int], None]  # algorithm, and the round it starts from
+    `execute` also asks `stop` whether the run should stop.
+    """
+
+    started: Callable[[str, int], None]  # algorithm, and the round at which it starts
     progress: Callable[[str, Progress], None]
     warn: Callable[[str], None]
     stop: Callable[[], bool]
     checkpoint_seconds: float = 5.0
 
     def muted(self) -> "RunMonitor":
-        """The same without reports, for all processes but the first."""
+        """Return a copy that reports nothing, for all processes except the first."""
         nothing = lambda *_: None
         return self._replace(started=nothing, progress=nothing, warn=nothing)
 
 
 class Batch(NamedTuple):
-    """Methods that run together, and the name of their checkpoint."""
+    """Methods that run together in one program, and the name of their checkpoint."""
 
     name: str
     methods: dict[str, Method]  # by the name of their results
@@ -64,7 +67,10 @@ class Batch(NamedTuple):
 def execute(
     experiment: Experiment, folder: Path, monitor: RunMonitor
 ) -> dict[str, Run]:
-    """Run every method into `folder`, from its newest checkpoint if it has one."""
+    """Run every method into `folder` and return the runs by the names of their results.
+
+    A method that has a checkpoint resumes from its newest one.
+    """
     text = write_toml(experiment.config)
     data = experiment.federation.content
     versions = f"{sagda.__version__} {jax.__version__}"
@@ -79,8 +85,8 @@ def execute(
             stored = checkpoints.load()
             if changed := differences(stored.environment):
                 monitor.warn(
-                    "resumed in another environment, so the bits may differ from those "
-                    f"of an uninterrupted run: {'; '.join(changed)}"
+                    "resumed in another environment, so exact numbers may differ from "
+                    f"those of an uninterrupted run: {'; '.join(changed)}"
                 )
             return stored.runs
 
@@ -103,19 +109,24 @@ def execute(
 def batches(
     experiment: Experiment, points: dict[str, GridPoint], runs: dict[str, Run]
 ) -> Iterator[Batch]:
-    """What to run, in this order. A search reads the finished `runs` in between."""
+    """Yield the batches in the order in which they run.
+
+    In a sweep, `points` is filled with the points of each batch. A search reads the
+    finished `runs` before it yields its next batch.
+    """
     if not experiment.config.grid:
         for name, method in experiment.methods.items():
             yield Batch(name, {name: method})
         return
     for methods in sweep_batches(experiment.config, points, runs):
-        # The name depends on what runs, so that other points never resume from it.
+        # The name is a digest of the methods. So a checkpoint is never used to resume
+        # other points.
         text = "\n".join(map(repr, methods.values()))
         yield Batch(f"sweep-{durable.digest(text.encode())[:12]}", methods)
 
 
 def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
-    """The tracker and the early stop of a configuration, if it has them."""
+    """Return the tracker and the early stop that a configuration asks for, if any."""
     callbacks: list[Callback] = []
     if config.track is not None:
         digest = durable.digest(write_toml(config).encode())[:12]
@@ -128,13 +139,13 @@ def callbacks_of(config: Config, folder: Path) -> tuple[Callback, ...]:
 
 
 def packed(runs: Arrays) -> bytes:
-    """The runs of a checkpoint as bytes, to send them to the other processes."""
+    """Return the runs of a checkpoint as bytes, to send them to the other processes."""
     arrays = {f"{n}/{k}": a for n, run in runs.items() for k, a in run.items()}
     return safetensors.numpy.save(arrays)
 
 
 def unpacked(content: bytes) -> Arrays:
-    """The runs that `packed` made into bytes."""
+    """Return the runs of a checkpoint from the bytes that `packed` returned."""
     runs: Arrays = {}
     for path, array in safetensors.numpy.load(content).items():
         name, _, key = path.partition("/")
@@ -150,7 +161,10 @@ def run_batch(
     monitor: RunMonitor,
     callbacks: tuple[Callback, ...],
 ) -> Run:
-    """Run a batch to its end or to a requested stop, with checkpoints."""
+    """Run a batch to its end, and save checkpoints on the way.
+
+    Raises `Stopped` if a process requests a stop.
+    """
     last = time.monotonic()
 
     def save(run: Run) -> None:
@@ -161,8 +175,8 @@ def run_batch(
         nonlocal last
         monitor.progress(batch.name, now)
         due = time.monotonic() - last >= monitor.checkpoint_seconds
-        # Any process can stop the run, but only the first one decides when to save.
-        # All processes must decide alike: taking a snapshot is collective.
+        # Any process can stop the run. Only the first one decides when to save. All
+        # processes take part in a snapshot, so all must come to the same decision.
         requests = gathered([monitor.stop(), due])
         stop = bool(requests[:, 0].any()) and now.round < now.rounds
         if stop or requests[0, 1]:
@@ -178,7 +192,7 @@ def run_batch(
     run = simulate_stacked(methods, experiment.problem, experiment.federation, options)
     if ended := stopped_early(run, experiment.config.rounds):
         monitor.warn(f"{batch.name} stopped early at round {ended}.")
-    # In a sweep some points always diverge, and its table says so.
+    # In a sweep some points usually diverge. The table of the sweep shows them.
     if not experiment.config.grid:
         if run.diverged:
             monitor.warn(advice(batch.methods[batch.name], run.diverged))

@@ -1,8 +1,8 @@
-"""From a configuration to the objects that it describes.
+"""Build the objects that a configuration describes: data, problem and methods.
 
-`resolve` fills in defaults, and `prepare` builds and checks the objects. No problem,
-data set or model is named here: each says in its own class or registry entry what it
-takes. Running them is in `execution.py`, and the run folder in `folder.py`.
+`resolve` fills in defaults, and `prepare` builds and checks the objects. This file
+names no problem, data set or model. Each class or registry entry declares its own
+parameters. `execution.py` runs the objects. `folder.py` manages the run folder.
 """
 
 import inspect
@@ -30,7 +30,7 @@ from sagda.trackers.early_stop import check_metric
 
 
 class Experiment(NamedTuple):
-    """A configuration with every default filled in, and the objects it describes."""
+    """A resolved configuration and the objects that it describes."""
 
     config: Config
     federation: Federation
@@ -41,7 +41,10 @@ class Experiment(NamedTuple):
 
 
 def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config:
-    """The configuration with its defaults filled in and its `--set` assignments."""
+    """Return the configuration with all defaults and the `--set` assignments filled in.
+
+    `assignments` are the values of `--set`, by `PARAMETER` or `NAME.PARAMETER`.
+    """
     for name in config.algorithms:
         check.choice("algorithm", name, ALGORITHMS)
     check.choice("problem", config.problem, PROBLEMS)
@@ -50,22 +53,23 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
     if config.model != "linear" and not kind.takes_model():
         takers = [name for name, kind in PROBLEMS.items() if kind.takes_model()]
         raise BadValue(
-            f"`model` may be set only for problem {' or '.join(takers)}, got "
-            f"{config.model} for {config.problem}."
+            f"`model` may be set only for problem {' or '.join(takers)}, got model "
+            f"{config.model} for problem {config.problem}."
         )
-    # Of these later steps, each overrides the one before: the configuration, defaults
-    # where it has none, and the assignments of the command line.
+    # The assignments of the command line override the configuration. Defaults apply to
+    # fields that the configuration leaves unset.
     values = data_defaults(config, kind)
     if config.stop_early is not None:
         values["patience"] = config.patience or PATIENCE
     elif config.patience is not None:
         raise BadValue(
-            "`patience` may be set only with stop_early, as in --stop-early "
-            f"grad_phi_sq, got {config.patience} alone."
+            "`patience` may be set only together with stop_early, got patience "
+            f"{config.patience} alone; add --stop-early grad_phi_sq."
         )
     tables = {name: dict(table) for name, table in config.set.items() if table}
     for key, value in (assignments or {}).items():
-        # NAME.PARAMETER=VALUE is for one owner, PARAMETER=VALUE for all that have it.
+        # NAME.PARAMETER=VALUE sets one owner, PARAMETER=VALUE all owners. An owner is
+        # an algorithm or the problem.
         owner, dot, parameter = key.rpartition(".")
         for name in [owner] if dot else owners(config, parameter):
             tables.setdefault(name, {})[parameter] = value
@@ -75,9 +79,12 @@ def resolve(config: Config, assignments: dict[str, Any] | None = None) -> Config
 
 
 def data_defaults(config: Config, kind: type[Problem]) -> dict[str, Any]:
-    """Clients and samples, and the data set's own defaults, where none are set."""
+    """Return the fields of the data, with defaults for those that are not set.
+
+    The defaults come from the problem or from the data set.
+    """
     if kind.defines("make"):
-        # Such a problem draws its data, so its own defaults count.
+        # Such a problem draws its own data. Its `make` has the default sizes.
         known = inspect.signature(kind.make).parameters
         return {
             name: getattr(config, name) or known[name].default
@@ -91,14 +98,14 @@ def data_defaults(config: Config, kind: type[Problem]) -> dict[str, Any]:
         if source.positive is not None and kind.labelled:
             values["positive"] = config.positive or source.positive
         if source.rows is not None:
-            # Rows are drawn equally from the classes that the problem will see.
+            # Divide the rows equally over the classes that the problem distinguishes.
             classes = 2 if kind.labelled else source.classes
             values["per_class"] = config.per_class or source.rows // classes
     return values
 
 
 def owners(config: Config, parameter: str) -> list[str]:
-    """Which of the chosen algorithms and the problem have this parameter."""
+    """Return the names of the chosen algorithms and problem that have `parameter`."""
     known = {name: options_of(name) for name in (*config.algorithms, config.problem)}
     names = [name for name, options in known.items() if parameter in options]
     if not names:
@@ -107,7 +114,10 @@ def owners(config: Config, parameter: str) -> list[str]:
 
 
 def prepare(config: Config) -> Experiment:
-    """The objects of a resolved configuration. Invalid values raise an error here."""
+    """Build and check the objects of a resolved configuration.
+
+    Raises `BadValue` if a value is invalid, before any round runs.
+    """
     experiment = assemble(config)
     if config.grid:
         check_grid(config)
@@ -125,7 +135,7 @@ def prepare(config: Config) -> Experiment:
 
 
 def assemble(config: Config) -> Experiment:
-    """The data, the problem and the methods, before they are checked together."""
+    """Build the data, the problem and the methods. `prepare` checks them together."""
     kind = PROBLEMS[config.problem]
     options = config.set.get(config.problem, {})
     for parameter in options:
@@ -138,8 +148,8 @@ def assemble(config: Config) -> Experiment:
         return Experiment(config, federation, treated(problem, config), methods, None)
     data = load(config.data, **load_options(config))
     table = data.train
-    # Rows are drawn before the split and scaled after it: the scaling comes from sums
-    # that clients add up, and test rows get the one of the training rows.
+    # Rows are drawn before the split and scaled after it, because the scaling uses one
+    # sum per client. Test rows get the scaling of the training rows.
     if config.per_class is not None:
         table = balanced(table, per_class=config.per_class, seed=config.split_seed)
     federation = partition(table, config.partition, **partition_options(config))
@@ -163,7 +173,7 @@ def assemble(config: Config) -> Experiment:
 
 
 def partition_options(config: Config) -> dict[str, Any]:
-    """What a configuration says about the split, as arguments of `partition`."""
+    """Return the arguments of `partition` that a configuration sets."""
     takers = [
         name
         for name, split in PARTITIONS.items()
@@ -184,14 +194,14 @@ def partition_options(config: Config) -> dict[str, Any]:
 
 
 def treated(problem: Problem, config: Config) -> Problem:
-    """The problem with the weight decay and clipping that a configuration sets."""
+    """Return the problem with the configuration's weight decay and clipping added."""
     if config.weight_decay is None and config.clip is None:
         return problem
     return Treated(problem, config.weight_decay or 0.0, config.clip)
 
 
 def load_options(config: Config) -> dict[str, Any]:
-    """What a configuration says about its data, as arguments of `load`."""
+    """Return the arguments of `load` that a configuration sets."""
     names = [] if config.categorical is None else config.categorical.split(",")
     options = {
         "label": config.label,
@@ -205,7 +215,7 @@ def load_options(config: Config) -> dict[str, Any]:
 
 
 def run_options(experiment: Experiment) -> RunOptions:
-    """The options of `simulate` that a configuration describes."""
+    """Return the options of `simulate` that a configuration sets."""
     config = experiment.config
     return RunOptions(
         rounds=config.rounds,

@@ -1,21 +1,21 @@
 """The run folder: which files it has, who may write to it, and its configuration.
 
-config.toml         the whole configuration; running it again repeats the run
+config.toml         the whole configuration; running this file repeats the run
 history.csv         one row per algorithm, seed and evaluated round
-summary.json        final and tail values, the split, the environment
+summary.json        final values, means over the last rounds, split, environment
 model.safetensors   the final x and y
-recipe.json         how to turn rows of a file into features, and scores into
+recipe.json         the recipe that turns rows of a file into features and scores into
                     probabilities
 MODEL_CARD.md       data, training, metrics and limits of the model
-images.safetensors  pictures that the first seed's model generates, if it does
+images.safetensors  pictures from the first seed's model, if the model generates any
 checkpoint/         the newest checkpoint
 tensorboard/        event files, with `--track tensorboard`
-mlflow.db           MLflow's runs, with `--track mlflow`
+mlflow.db           runs in MLflow, with `--track mlflow`
 report.html         the report
 
-`claimed` reserves a folder for one configuration. `execution.py` runs into it,
-`checkpoint.py` makes runs survive crashes, `output.py` writes the results and
-`results.py` reads them.
+`claimed` reserves a folder for one configuration. This file does not write results.
+`execution.py` runs methods into a folder, `checkpoint.py` writes checkpoints,
+`output.py` writes the results and `results.py` reads the results.
 """
 
 import contextlib
@@ -32,9 +32,10 @@ from sagda.simulator.processes import from_first
 
 @contextlib.contextmanager
 def claimed(config: Config, folder: Path) -> Iterator[None]:
-    """Lock `folder` and reserve it for this configuration.
+    """Lock `folder` and reserve it for `config` while the block runs.
 
-    If invalid input ends the block before anything is stored, the folder is free again.
+    If the block fails with an error about invalid input and has stored nothing, the
+    folder is released again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with durable.lock(folder):
@@ -48,10 +49,10 @@ def claimed(config: Config, folder: Path) -> Iterator[None]:
 
 
 def claim(folder: Path, text: str, known: Collection[str] = ()) -> bool:
-    """Write the configuration `text` into `folder`. Returns True if it had none.
+    """Write the configuration `text` into `folder`, unless it is there already.
 
-    Raises `BadValue` if the folder has another configuration, or files that are not
-    `known`.
+    Returns True if the configuration was written. Raises `BadValue` if the folder has
+    another configuration, or has files that are not in `known`.
     """
     path = folder / "config.toml"
     if not path.exists():
@@ -63,7 +64,7 @@ def claim(folder: Path, text: str, known: Collection[str] = ()) -> bool:
         return True
     stored, given = flat(read_toml(path)[0]), flat(tomllib.loads(text))
     keys = [key for key in stored | given if stored.get(key) != given.get(key)]
-    keys.remove("schema")  # which `read_toml` has checked and removed
+    keys.remove("schema")  # only in `given`, because `read_toml` checks and removes it
     if keys:
         raise BadValue(
             f"{folder} holds a run of another configuration, which differs in "
@@ -73,7 +74,7 @@ def claim(folder: Path, text: str, known: Collection[str] = ()) -> bool:
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a TOML file, with `table.key` for the keys of its tables."""
+    """Return the values of a TOML file, with keys of tables written as `table.key`."""
     out = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -84,9 +85,9 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def other_files(folder: Path, known: Collection[str]) -> bool:
-    """True if `folder` has files that are not `known`.
+    """Return True if `folder` has files that are not in `known`.
 
-    The lock and the unfinished files of a killed writer do not count.
+    The lock file does not count, and neither do unfinished files of a killed process.
     """
     return any(
         path.name not in (".lock", *known) and path.suffix != durable.TEMPORARY
@@ -95,7 +96,7 @@ def other_files(folder: Path, known: Collection[str]) -> bool:
 
 
 def read_folder_config(folder: Path) -> Config:
-    """The configuration of a run folder."""
+    """Read the configuration of a run folder."""
     path = folder / "config.toml"
     if not path.is_file():
         raise BadValue(
@@ -107,7 +108,7 @@ def read_folder_config(folder: Path) -> Config:
 
 
 def shared_folder_config(folder: Path) -> Config:
-    """The configuration of a run folder of process 0, on every process."""
+    """Read the configuration on process 0, and return it on every process."""
     return from_first(
         lambda: read_folder_config(folder),
         pack=lambda config: config.model_dump_json().encode(),

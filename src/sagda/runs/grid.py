@@ -1,8 +1,9 @@
-"""Sweeps: the points of a grid or of a search, and which of them run together.
+"""Sweeps: the points of a grid or of a search, grouped into batches.
 
 A grid tries every combination of values. A search (`trials`) asks Optuna for points and
-tells it their errors. Points that share a compiled program run stacked in one batch.
-`execution.py` runs the batches, and `results.py` ranks the points.
+reports the error of each point to Optuna. Points that can share a compiled program run
+together in one batch. `execution.py` runs the batches, and `results.py` ranks the
+points.
 """
 
 import itertools
@@ -24,30 +25,30 @@ from sagda.runs.parameters import arguments_of, options_of
 from sagda.simulator.run import Run
 from sagda.simulator.sweep import alike
 
-AT_ONCE = 8  # trials that a search starts before it reads their results
+AT_ONCE = 8  # points that a search proposes before it reads their results
 HALVES = ("x", "y")
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """Values of the swept parameters, as `(parameter, value)` pairs.
+    """One point of a sweep: a value for each swept parameter.
 
-    A parameter is the name of an argument of the algorithm. `local_lr.x` is one half of
-    a pair of rates.
+    `values` has pairs `(parameter, value)`. A parameter is an argument of the
+    algorithm, such as `local_lr`. `local_lr.x` sets only the rate for x.
     """
 
     values: tuple[tuple[str, Any], ...]
 
     @property
     def name(self) -> str:
-        """The point in words. Different values have different names."""
+        """The point as text. Points with different values have different names."""
         return " ".join(f"{key}={short(value)}" for key, value in self.values)
 
     def method(self, config: Config) -> Method:
-        """The configuration's algorithm with this point's parameters."""
+        """Return the algorithm of `config` with the parameters of this point."""
         (name,) = config.algorithms
         arguments = arguments_of(config, name)
-        # Whole rates first: then halves replace a part of them, in any order of keys.
+        # Set `local_lr` before `local_lr.x`, so that the order of the keys is free.
         for key, value in sorted(self.values, key=lambda item: "." in item[0]):
             parameter, dot, half = key.partition(".")
             if dot:
@@ -59,7 +60,7 @@ class GridPoint:
 
 
 def short(value: Any) -> str:
-    """A number in six digits if these are exact, otherwise in all its digits."""
+    """Return a number with six digits if this is exact, otherwise with all digits."""
     if not isinstance(value, int | float):
         return str(value)
     text = f"{value:g}"
@@ -67,7 +68,11 @@ def short(value: Any) -> str:
 
 
 def parse_grid(assignments: list[str]) -> dict[str, Any]:
-    """`local_lr=0.01,0.1` as a list of values, `local_lr=0.001:0.1` as a range."""
+    """Return the grid that assignments such as `local_lr=0.01,0.1` describe.
+
+    The result has a list of values for each parameter. For `local_lr=0.001:0.1` it has
+    the text of the range.
+    """
     grid: dict[str, Any] = {}
     for text in assignments:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -79,14 +84,14 @@ def parse_grid(assignments: list[str]) -> dict[str, Any]:
         if key in grid:
             raise BadValue(
                 f"`--grid` must name each parameter once, got {key} again in {text!r}; "
-                "give all its values at once, as in local_lr=0.01,0.1."
+                f"give all values of {key} in one --grid, separated by commas."
             )
         grid[key] = values if ":" in values else [number(v) for v in values.split(",")]
     return grid
 
 
 def number(text: str) -> Any:
-    """`text` as an int or a float if it is one, otherwise the text."""
+    """Return `text` as an int or a float if possible, otherwise unchanged."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -96,16 +101,22 @@ def number(text: str) -> Any:
 
 
 def check_grid(config: Config) -> None:
-    """Raise `BadValue` unless the algorithm has the parameters and can sweep them."""
+    """Raise `BadValue` unless `config` describes a valid sweep of one algorithm."""
     if len(config.algorithms) != 1:
         raise BadValue(
             f"a sweep takes one algorithm, got {', '.join(config.algorithms)}."
         )
     if not config.grid:
-        raise BadValue("`grid` must have a parameter, as in --grid local_lr=0.01,0.1.")
+        raise BadValue(
+            "`grid` must have at least one parameter, got none; add one, as in --grid "
+            "local_lr=0.01,0.1."
+        )
     for key in ("track", "stop_early"):
         if getattr(config, key) is not None:
-            raise BadValue(f"`{key}` is for `run` and `compare`, not for a sweep.")
+            raise BadValue(
+                f"`{key}` must not be set in a sweep; it is for `sagda run` and "
+                "`sagda compare`."
+            )
     (name,) = config.algorithms
     for key, values in config.grid.items():
         parameter, dot, half = key.partition(".")
@@ -116,30 +127,33 @@ def check_grid(config: Config) -> None:
             ends(key, values)
             if config.trials is None:
                 raise BadValue(
-                    f"`trials` must be set to search the range `{key}` {values}, as in "
+                    f"`trials` must be set to search {key} in the range {values}; add "
                     "--trials 24."
                 )
         elif not values:
-            raise BadValue(f"`grid` must have a value for {key}, got none.")
+            raise BadValue(f"`grid` must have at least one value for {key}, got none.")
     if config.trials is not None and find_spec("optuna") is None:
         raise BadValue("`trials` needs the extra `sweep`: pip install 'sagda[sweep]'.")
 
 
 def ends(key: str, text: str) -> tuple[float, float]:
-    """Both ends of the range `text`, such as 0.001:0.1."""
+    """Return the lower and the upper end of the range `text`, such as 0.001:0.1."""
     low, _, high = text.partition(":")
     values = [number(low), number(high)]
     numeric = all(isinstance(v, int | float) for v in values)
     if not numeric or not 0 < values[0] < values[1] < float("inf"):
         raise BadValue(
-            f"`grid` must have a range from low to high, above zero, for {key}, got "
+            f"`grid` must have a range LOW:HIGH with 0 < LOW < HIGH for {key}, got "
             f"{text!r}."
         )
     return float(values[0]), float(values[1])
 
 
 def grid_points(config: Config) -> list[GridPoint]:
-    """Every combination of the listed values; a range contributes its middle."""
+    """Return every combination of the values in the grid.
+
+    For a range, the only value is its geometric middle.
+    """
     middle = lambda key, text: [float(np.sqrt(np.prod(ends(key, text))))]
     values = [
         middle(key, v) if isinstance(v, str) else v for key, v in config.grid.items()
@@ -153,13 +167,13 @@ def grid_points(config: Config) -> list[GridPoint]:
 def sweep_batches(
     config: Config, handed: dict[str, GridPoint], runs: dict[str, Run]
 ) -> Iterator[dict[str, Method]]:
-    """Methods to run together, by the names of their points, which `handed` collects.
+    """Yield batches of methods that run together, by the names of their points.
 
-    The caller puts the results into `runs` before it asks for the next batch: a search
-    chooses its points by them.
+    All points are added to `handed`. The caller must put the results of a batch into
+    `runs` before it asks for the next batch, because a search uses these results.
     """
     for points in searched(config, runs) if config.trials else [grid_points(config)]:
-        # A search may propose a point again. Its result is known.
+        # A search may propose a point twice. Its result is then in `runs` already.
         new = {p.name: p for p in points if p.name not in handed}
         handed |= new
         names, methods = list(new), [point.method(config) for point in new.values()]
@@ -168,9 +182,9 @@ def sweep_batches(
 
 
 def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:
-    """Points that Optuna proposes, a few at a time, by the results of earlier ones.
+    """Yield lists of points that Optuna proposes from the results of earlier points.
 
-    Its sampler is seeded, so a resumed sweep proposes the same points again.
+    The sampler of Optuna is seeded, so a resumed sweep proposes the same points again.
     """
     import optuna
 
@@ -186,24 +200,25 @@ def searched(config: Config, runs: dict[str, Run]) -> Iterator[list[GridPoint]]:
         ]
         yield points
         for trial, point in zip(trials, points, strict=True):
-            # A diverged point reports infinity. The sampler would ignore a failure.
+            # A diverged point reports infinity. If it reported a failure, the sampler
+            # would ignore the point and propose similar ones.
             study.tell(trial, tail_of(runs[point.name]))
         left -= len(trials)
 
 
 def pick(trial: Any, key: str, values: Any) -> Any:
-    """The value that an Optuna trial proposes for one parameter."""
+    """Return the value that an Optuna trial proposes for the parameter `key`."""
     if not isinstance(values, str):
         return trial.suggest_categorical(key, values)
     low, high = ends(key, values)
-    # Six digits, so that the name of the point is exact.
+    # With six digits, the name of the point shows the exact value.
     return float(f"{trial.suggest_float(key, low, high, log=True):.6g}")
 
 
 def tail_of(run: Run) -> float:
-    """The error of a run: its main metric, averaged over the last rounds and the seeds.
+    """Return the main metric of a run, averaged over the last rounds and all seeds.
 
-    Infinite if a seed diverged.
+    The result is infinite if a seed diverged.
     """
     tail = run.history.tail(judged_by(run.history.columns))
     return float(tail.mean()) if np.isfinite(tail).all() else float("inf")

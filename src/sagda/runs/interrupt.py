@@ -1,4 +1,7 @@
-"""`Interrupt`: turns Ctrl-C and SIGTERM into a polite request to stop a run."""
+"""`Interrupt`: turn Ctrl-C and SIGTERM into a request to stop a run.
+
+It only records the signal. `execution.py` asks for it and stops the run.
+"""
 
 import signal
 from types import FrameType
@@ -6,14 +9,15 @@ from typing import Any
 
 
 class Interrupt:
-    """While active, the first SIGINT or SIGTERM is noted, and the second one raises.
+    """A context manager that records the first SIGINT or SIGTERM.
 
-    Calling it tells whether a stop was requested. Runs ask between chunks of rounds, so
-    that they can write a checkpoint before they stop.
+    A second signal raises `KeyboardInterrupt`. Calling the object returns True if a
+    stop was requested. Runs call it between chunks of rounds, so that they can write a
+    checkpoint before they stop.
     """
 
     def __init__(self) -> None:
-        self.number = 0  # of the first signal
+        self.number = 0  # the number of the first signal; 0 before any signal
         self.before: dict[int, Any] = {}  # the handlers to restore
 
     def __enter__(self) -> "Interrupt":

@@ -1,6 +1,7 @@
-"""The models of a run as files: model.safetensors, and recipe.json to score rows.
+"""The content of model.safetensors and recipe.json: a run's models, ready for scoring.
 
-A run has a model per algorithm and seed. `sagda.scoring.scorer` reads both files.
+A run has one model per algorithm and seed. `output.py` writes both files, and
+`sagda.scoring.scorer` reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,11 +22,13 @@ from sagda.scoring.scorer import scored
 from sagda.simulator.history import History
 from sagda.simulator.run import Run, named
 
-CALIBRATED = 200_000  # rows to calibrate on, at most: it fits two numbers only
+# The largest number of rows to calibrate on. More rows are not needed, because a
+# calibration has only two parameters.
+CALIBRATED = 200_000
 
 
 class FinishedRun(Protocol):
-    """What the files of a folder are made from: a `Run`, or a federation's outcome."""
+    """A finished simulation (`Run`) or federation, with all that its files need."""
 
     @property
     def history(self) -> History: ...
@@ -40,16 +43,16 @@ class FinishedRun(Protocol):
 
 
 class ModelEntry(NamedTuple):
-    """A model's line in recipe.json."""
+    """The entry of one model in recipe.json."""
 
     algorithm: str
     seed: int
-    begin: str = ""  # of the names of its arrays in model.safetensors
+    begin: str = ""  # prefix of the names of the model's arrays in model.safetensors
     calibration: list[float] | None = None  # slope and offset; None if it diverged
 
 
 def models_of(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Point]]:
-    """Every model: its entry, yet without calibration, and its x and y."""
+    """Yield for every model its entry, still without calibration, and its x and y."""
     for name, run in runs.items():
         seeds = run.history.seeds
         for i, seed in enumerate(seeds):
@@ -60,7 +63,7 @@ def models_of(runs: Mapping[str, FinishedRun]) -> Iterator[tuple[ModelEntry, Poi
 
 
 def model_arrays(runs: Mapping[str, FinishedRun]) -> dict[str, np.ndarray]:
-    """The content of model.safetensors: x and y of every model."""
+    """Return the content of model.safetensors: x and y of every model."""
     out = {}
     for entry, z in models_of(runs):
         out |= named(z.x, f"{entry.begin}x") | named(z.y, f"{entry.begin}y")
@@ -68,7 +71,10 @@ def model_arrays(runs: Mapping[str, FinishedRun]) -> dict[str, np.ndarray]:
 
 
 def recipe_in(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any] | None:
-    """The content of a simulation's recipe.json; None if its models score no rows."""
+    """Return the content of recipe.json for a simulation.
+
+    Returns None if the models of this problem cannot score rows.
+    """
     data, config = experiment.federation.data, experiment.config
     if experiment.recipe is None or not experiment.problem.has("score"):
         return None
@@ -92,7 +98,10 @@ def recipe_of(
     models: list[ModelEntry],
     recipe: Recipe,
 ) -> dict[str, Any]:
-    """What recipe.json holds: enough to build the problem again, and to read rows."""
+    """Return the content of recipe.json.
+
+    `Scorer` builds the problem again from it, and reads new rows with it.
+    """
     options = config.set.get(config.problem, {})
     return {
         "schema": 1,
@@ -108,14 +117,17 @@ def recipe_of(
 
 
 def calibrated_models(experiment: Experiment, runs: dict[str, Run]) -> list[ModelEntry]:
-    """Every model with its calibration on the training rows, unless it diverged."""
+    """Return the entry of every model, calibrated on the training rows.
+
+    A model that diverged has no calibration.
+    """
     federation = experiment.federation
     label = federation.data.label > 0
     chosen = np.arange(len(label))
     if len(label) > CALIBRATED:
         draw = generator(0, "calibration").choice(len(label), CALIBRATED, False)
         chosen = np.sort(draw)
-    # Rows are sorted by client, so the chosen rows of a client are one slice.
+    # Rows are sorted by client, so the chosen rows of each client are contiguous.
     by_client = np.split(chosen, np.searchsorted(chosen, federation.start[1:]))
     labels = [label[rows] for rows in by_client]
     ends = np.cumsum([len(rows) for rows in by_client])[:-1]

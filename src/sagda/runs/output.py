@@ -1,8 +1,8 @@
-"""What a finished run leaves in its folder: history, model, recipe, summary, card.
+"""Write the results of a finished run: history, model, recipe, summary and card.
 
-`write_run` writes these files for simulations and federations alike. `write_results`
-collects them for a simulation. `results.py` reads them back, and `sagda.report` shows
-them. Checkpoints are not results: see `checkpoint.py`.
+`write_run` writes these files, for simulations and for federations. `write_results`
+collects their content for a simulation and calls `write_run`. `results.py` reads the
+files, and `sagda.report` shows them. Checkpoints are not results: see `checkpoint.py`.
 """
 
 import csv
@@ -40,8 +40,8 @@ def write_run(
 ) -> None:
     """Write history.csv, model.safetensors, recipe.json, summary.json and the card.
 
-    summary.json comes after the files that it sums up: a folder that has it is
-    finished.
+    summary.json is written after the other results. If a folder has this file, its run
+    is finished.
     """
     durable.write(folder / "history.csv", history_csv(runs))
     model = safetensors.numpy.save(model_arrays(runs), {"schema": str(SCHEMA)})
@@ -59,7 +59,10 @@ def write_results(
     folder: Path,
     points: dict[str, GridPoint],
 ) -> None:
-    """Write the results of a simulation; `points` are those of a sweep, by name."""
+    """Write the results of a simulation.
+
+    `points` are the points of a sweep by name. They are empty if there is no sweep.
+    """
     write_pictures(experiment.problem, runs, folder)
     summary = summarise(experiment, runs)
     if points:
@@ -68,7 +71,7 @@ def write_results(
 
 
 def write_pictures(problem: Problem, runs: dict[str, Run], folder: Path) -> None:
-    """Write the pictures that each run's first model generates, if it does."""
+    """Write pictures from the first seed's model of each run, if models make any."""
     sheets = {}
     for name, run in runs.items():
         pictures = problem.pictures(jax.tree.map(lambda a: a[0], run.z.x))
@@ -80,7 +83,7 @@ def write_pictures(problem: Problem, runs: dict[str, Run], folder: Path) -> None
 
 
 def history_csv(runs: Mapping[str, FinishedRun]) -> str:
-    """The histories of all runs as CSV: one row per algorithm, seed and evaluation."""
+    """Return all histories as CSV: one row per algorithm, seed and evaluation."""
     columns = dict.fromkeys(c for run in runs.values() for c in run.history.columns)
     text = io.StringIO()
     writer = csv.DictWriter(text, ["algorithm", "seed", *columns], lineterminator="\n")
@@ -91,7 +94,7 @@ def history_csv(runs: Mapping[str, FinishedRun]) -> str:
 
 
 def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
-    """The content of a simulation's summary.json."""
+    """Return the content of summary.json for a simulation."""
     federation, rounds = experiment.federation, experiment.config.rounds
     sizes = federation.size
     split = {
@@ -109,8 +112,8 @@ def summarise(experiment: Experiment, runs: dict[str, Run]) -> dict[str, Any]:
 
 
 def stopped_early(run: Run, rounds: int) -> int | None:
-    """The round at which a callback stopped a run; None if it ran to its end."""
-    # A run in which every seed diverged ends early without a callback.
+    """Return the round at which a callback stopped a run, or None if none did."""
+    # A run also ends early if every seed diverged. This does not count.
     whole = run.round == rounds or bool((run.carry.broken >= 0).all())
     return None if whole else run.round
 
@@ -121,8 +124,9 @@ def summary_of(
     split: dict[str, Any],
     methods: Mapping[str, Method],
 ) -> dict[str, Any]:
-    """Final and tail-averaged values by algorithm and seed, the split, the environment.
+    """Return the content of summary.json for a simulation or a federation.
 
+    It has the final values and the means over the last rounds, by algorithm and seed.
     Values that are not finite become None, because JSON has no NaN.
     """
     plain = lambda value: value.item() if np.isfinite(value) else None
@@ -152,7 +156,7 @@ def summary_of(
 
 
 def label_counts(federation: Federation) -> dict[str, list[int]]:
-    """By class, the number of its rows at each client; empty without labels."""
+    """Return for each class the number of rows at each client; empty without labels."""
     if not isinstance(federation.data, Table):
         return {}
     data = federation.data

@@ -1,7 +1,7 @@
-"""`Results`: what a finished run folder says, and which runs of it are best.
+"""`Results`: the summary and the histories of a finished run folder, with a ranking.
 
-`output.py` writes the files. `sagda.report` turns results into tables and charts, and
-`card.py` into the model card.
+This file only reads; `output.py` writes the files. `sagda.report` turns results into
+tables and charts, and `card.py` turns them into the model card.
 """
 
 import csv
@@ -18,13 +18,13 @@ from sagda.problems.metrics import METRICS, judged_by, metric_of
 from sagda.simulator.history import COUNTS, History
 
 PICTURES = "images.safetensors"
-SHOWN = 7  # a sweep's points whose curves are drawn
+SHOWN = 7  # number of points of a sweep whose curves are drawn
 
 
 class Results(NamedTuple):
     """The summary and the histories of a run folder, by algorithm.
 
-    In a sweep, the points take the place of the algorithms.
+    For a sweep, the results are by point: the names of points replace algorithms.
     """
 
     summary: dict[str, Any]
@@ -37,34 +37,34 @@ class Results(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The columns to show, in the order of `METRICS`; custom ones come last."""
+        """The columns to show, in the order of `METRICS`, with custom metrics last."""
         columns = next(iter(self.columns.values()))
         custom = [n for n in columns if n not in METRICS and n not in COUNTS]
         names = [name for name in (*METRICS, *custom) if name in columns]
-        # f says little where Phi is known.
+        # The table shows Phi(x) = max_y f(x, y) instead of f, where Phi was measured.
         hidden = {"f"} if "phi" in columns else set()
         return [name for name in names if metric_of(name).shown and name not in hidden]
 
     @property
     def main(self) -> str:
-        """The metric by which runs are compared."""
+        """The name of the metric by which runs are compared."""
         return judged_by(self.metrics)
 
     @property
     def early(self) -> str:
-        """Which algorithms stopped early, as the end of a sentence; empty if none."""
+        """The text `; stopped early: NAME at round T, ...`; empty if none stopped."""
         stops = self.summary.get("stopped_early", {}).items()
         text = ", ".join(f"{name} at round {t}" for name, t in stops)
         return f"; stopped early: {text}" if text else ""
 
     @property
     def points(self) -> dict[str, dict[str, Any]]:
-        """The parameters of each point of a sweep, by its name."""
+        """The parameters of each point of a sweep, by the name of the point."""
         return self.summary.get("points", {})
 
     @property
     def ranked(self) -> list[str]:
-        """The points of a sweep from the best to the worst, or all algorithms."""
+        """The points of a sweep from best to worst. Without a sweep, all algorithms."""
         if not self.points:
             return list(self.columns)
         error = {name: self.tail(name) for name in self.columns}
@@ -76,21 +76,24 @@ class Results(NamedTuple):
         return self.ranked[:SHOWN] if self.points else self.ranked
 
     def history(self, name: str) -> History:
-        """The history of an algorithm, with its seeds numbered from 0."""
+        """Return the history of an algorithm, with seeds numbered from 0."""
         return History(tuple(range(self.seeds)), self.columns[name])
 
     def tail(self, name: str) -> float:
-        """The main metric of an algorithm over its last rounds, mean over seeds."""
+        """Return the mean of the main metric over the last rounds and all seeds."""
         return float(self.history(name).tail(self.main).mean())
 
     def bytes_sent(self, name: str) -> np.ndarray:
-        """Bytes of all messages in both directions, [seeds, evaluations]."""
+        """Return the bytes of all messages, both directions, [seeds, evaluations]."""
         columns = self.columns[name]
         return columns["bytes_down"] + columns["bytes_up"]
 
 
 def spread(values: np.ndarray, form: str = "{:.1e}", around: str = "{:.0e}") -> str:
-    """The mean and, with several seeds, the standard deviation: `1.5e-02 ± 8e-04`."""
+    """Return the mean as text, and with several seeds the standard deviation.
+
+    An example is `1.5e-02 ± 8e-04`.
+    """
     if not np.isfinite(values).all():
         return "diverged"
     text = form.format(values.mean())
@@ -98,7 +101,7 @@ def spread(values: np.ndarray, form: str = "{:.1e}", around: str = "{:.0e}") -> 
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes in three digits, such as `1.5 MB`."""
+    """Return a number of bytes as text with three digits, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -107,13 +110,16 @@ def bytes_text(count: float) -> str:
 
 
 def read_pictures(folder: Path) -> dict[str, np.ndarray]:
-    """The pictures of each run as bytes [count, height, width]; empty without any."""
+    """Return the pictures of each run as bytes, [count, height, width].
+
+    The result is empty if the folder has no pictures.
+    """
     path = folder / PICTURES
     return safetensors.numpy.load(path.read_bytes()) if path.is_file() else {}
 
 
 def read_results(folder: Path) -> Results:
-    """The summary and the histories of a finished run folder."""
+    """Read the summary and the histories of a finished run folder."""
     for name in ("summary.json", "history.csv"):
         if not (folder / name).is_file():
             raise BadValue(
@@ -130,18 +136,20 @@ def read_results(folder: Path) -> Results:
         }
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise BadValue(
-            f"{folder} has a summary.json or history.csv that `sagda run` did not "
-            f"write: {error}."
+            f"summary.json and history.csv in {folder} must be as `sagda run` wrote "
+            f"them, got an error in reading them: {error}."
         ) from None
     if not columns:
-        raise BadValue(f"{folder / 'history.csv'} has no rows.")
+        raise BadValue(
+            f"{folder / 'history.csv'} must have at least one row, got none."
+        )
     return Results(summary, columns)
 
 
 def columns_of(rows: list[dict[str, str]]) -> dict[str, np.ndarray]:
-    """The columns of one algorithm's rows, [seeds, evaluations] each."""
+    """Return the columns of one algorithm's rows, each [seeds, evaluations]."""
     seeds = len({row["seed"] for row in rows})
-    # Another algorithm may have columns that are empty here.
+    # A column that only other algorithms measure is empty in these rows.
     names = [k for k in rows[0] if k not in ("algorithm", "seed") and rows[0][k]]
     return {
         name: np.array([float(row[name]) for row in rows]).reshape(seeds, -1)

@@ -1,4 +1,4 @@
-"""After training: scores of new rows, calibrated probabilities, and evaluation.
+"""Use a trained model: score new rows, compute probabilities, evaluate the scores.
 
-Nothing here trains. Start with `scorer.py`.
+Nothing here trains. Read `scorer.py` first.
 """

@@ -1,7 +1,8 @@
-"""Platt's calibration from sums over clients: scores to probabilities.
+"""Platt's calibration: fit a map from scores to probabilities, using sums over clients.
 
-scikit-learn fits it on pooled rows. Here clients only add up sums, so their rows stay
-with them. The fit has two numbers, a slope and an offset.
+The map has two parameters, a slope and an offset. scikit-learn fits it on the rows of
+all clients together. Here each client contributes only sums, so its rows can stay with
+it. The quality of the probabilities is measured in `evaluation.py`.
 """
 
 from collections.abc import Sequence
@@ -10,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-STEPS = 100  # of Newton's method, at most
-ENOUGH = 1e-10  # decrease of the loss per row at which it stops
-LEAST = 1e-12  # slope; above zero, so that calibration never reorders scores
+STEPS = 100  # steps of Newton's method, at most
+ENOUGH = 1e-10  # stop when a step decreases the loss per row by less than this
+LEAST = 1e-12  # the smallest slope; above zero, so that the order of scores stays
 
 
 class Calibration(NamedTuple):
-    """Scores to log odds: slope * score + offset."""
+    """A map from scores to log odds: slope * score + offset."""
 
     slope: float
     offset: float
@@ -26,23 +27,26 @@ class Calibration(NamedTuple):
 
 
 def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
-    """Fit slope and offset by Newton's method on the logistic loss.
+    """Fit a calibration by Newton's method on the logistic loss.
+
+    The fit uses only counts, and sums over rows of scores, gradients and Hessians.
 
     Args:
-        parts: for each client its scores, and whether each row is positive. Only
-            counts, and sums of scores, gradients and Hessians are used.
+        parts: for each client a pair of arrays, [rows] each: the scores, and True for
+            positive rows.
     """
     positives = sum(int(label.sum()) for _, label in parts)
     rows = sum(len(label) for _, label in parts)
     mean = sum(scores.sum() for scores, _ in parts) / rows
     spread = sum(((scores - mean) ** 2).sum() for scores, _ in parts) / rows
     unit = float(np.sqrt(spread)) or 1.0
-    # Platt's targets lie inside (0, 1), so that separable classes have a solution.
+    # Platt's targets lie strictly between 0 and 1. So there is a finite solution even
+    # if the scores separate the classes.
     high = (positives + 1) / (positives + 2)
     low = 1 / (rows - positives + 2)
 
     def sums(a: float, b: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss at slope a and offset b, its gradient and its Hessian."""
+        """Return the loss at slope a and offset b, its gradient and its Hessian."""
         value, slope, curve = 0.0, np.zeros(2), np.zeros((2, 2))
         for scores, label in parts:
             s = (scores - mean) / unit
@@ -66,7 +70,7 @@ def calibrated(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Calibration:
         if done:
             break
     a, b = float(at[0]) / unit, float(at[1])
-    if a < LEAST:  # scores do not help: all rows get the base rate
+    if a < LEAST:  # the scores carry no information, so all rows get the base rate
         share = (positives * high + (rows - positives) * low) / rows
         a, b = LEAST, float(np.log(share / (1 - share)))
     return Calibration(a, b - a * mean)

@@ -1,7 +1,8 @@
-"""How good a trained model is on labelled rows: AUC, AUC by client, and calibration.
+"""Evaluate a trained model on labelled rows: AUC, AUC by client, and calibration.
 
-It takes scores and labels as arrays. `scorer.py` makes the scores, and the report of an
-evaluation is in `sagda.report`. Evaluation during training is in `sagda.simulator`.
+The functions take scores and labels as arrays. `scorer.py` computes the scores. The
+report of an evaluation is in `sagda.report`. Evaluation during training is in
+`sagda.simulator`.
 """
 
 from typing import Any, NamedTuple
@@ -12,19 +13,21 @@ from sagda.check import BadValue
 from sagda.keys import generator
 from sagda.problems.metrics import auc, auc_of_counts
 
-DRAWS = 1000  # of the bootstrap
-BINS = 10  # of the calibration curve
-POINTS = 300  # of a curve in the report
+DRAWS = 1000  # resamples of the bootstrap
+BINS = 10  # bins of the calibration curve
+POINTS = 300  # points of a curve in the report, at most
 
 
 class Interval(NamedTuple):
+    """A value and the ends of its 95 % confidence interval."""
+
     value: float
     low: float
     high: float
 
 
 class ClientScore(NamedTuple):
-    """One client's rows, and its AUC if it has rows of both classes."""
+    """One client: its number of rows, and its AUC if it has rows of both classes."""
 
     name: str
     rows: int
@@ -33,7 +36,7 @@ class ClientScore(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The measures of one model on one set of rows."""
+    """The evaluation of one model on one set of rows."""
 
     rows: int
     positives: int
@@ -47,7 +50,7 @@ class Evaluation(NamedTuple):
 
     @property
     def worst(self) -> ClientScore | None:
-        """The client with the lowest AUC, of those that have one."""
+        """The client with the lowest AUC; None if no client has an AUC."""
         with_both = [client for client in self.clients if client.auc is not None]
         return min(with_both, key=lambda c: c.auc or 0.0) if with_both else None
 
@@ -67,24 +70,25 @@ def evaluate(
     *,
     seed: int = 0,
 ) -> Evaluation:
-    """The measures of scores and probabilities against labels.
+    """Evaluate scores and probabilities against labels.
 
-    The AUC is that of all rows together, not a mean of the clients' AUCs.
+    The AUC is computed on all rows together. It is not a mean over clients.
 
     Args:
-        scores: one per row.
-        probability: of the positive class, one per row.
-        label: positive above zero.
-        client: who holds each row, if known.
-        seed: of the bootstrap.
+        scores: [rows].
+        probability: [rows], of the positive class.
+        label: [rows], above zero for positive rows.
+        client: [rows], the client of each row; None if clients are not known.
+        seed: seed of the bootstrap.
     """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     positive = label > 0
     if not 0 < positive.sum() < len(positive):
         raise BadValue(
-            "rows to evaluate on must be of both classes, found "
-            f"{int(positive.sum())} positives of {len(positive)}."
+            "the rows to evaluate must have both classes, got "
+            f"{int(positive.sum())} positive rows of {len(positive)}; add rows of the "
+            "other class."
         )
     false, true, _ = roc_curve(positive, scores)
     precision, recall, _ = precision_recall_curve(positive, scores)
@@ -104,9 +108,12 @@ def evaluate(
 
 
 def bootstrap(scores: np.ndarray, label: np.ndarray, seed: int) -> Interval:
-    """The AUC, and the middle 95 % of it over rows resampled with replacement."""
+    """Return the AUC and its 95 % bootstrap interval.
+
+    The bootstrap draws rows with replacement.
+    """
     rng = generator(seed, "bootstrap")
-    # Scores are ranked once; a draw only changes how often each row counts.
+    # Sort the scores once. A draw only changes the number of times each row counts.
     values, rank = np.unique(scores, return_inverse=True)
     positive, rows = label > 0, len(label)
     draws = []
@@ -115,7 +122,7 @@ def bootstrap(scores: np.ndarray, label: np.ndarray, seed: int) -> Interval:
         up = np.bincount(rank, weights=times * positive, minlength=len(values))
         down = np.bincount(rank, weights=times * ~positive, minlength=len(values))
         draws.append(auc_of_counts(up, down))
-    # A draw of one class only has no AUC.
+    # The AUC of a draw is NaN if the draw has rows of one class only.
     low, high = np.nanquantile(draws, [0.025, 0.975])
     return Interval(auc(scores, label), float(low), float(high))
 
@@ -123,7 +130,7 @@ def bootstrap(scores: np.ndarray, label: np.ndarray, seed: int) -> Interval:
 def by_client(
     scores: np.ndarray, label: np.ndarray, client: np.ndarray | None
 ) -> list[ClientScore]:
-    """Each client's rows and AUC; an empty list if clients are not known."""
+    """Return the number of rows and the AUC of each client; [] if `client` is None."""
     if client is None:
         return []
     clients = []
@@ -138,7 +145,11 @@ def by_client(
 def reliability(
     probability: np.ndarray, positive: np.ndarray
 ) -> list[tuple[float, float, int]]:
-    """Mean probability, share of positives and rows of ten equal parts, ascending."""
+    """Sort the rows by probability and split them into ten equal bins.
+
+    Returns for each bin the mean probability, the share of positives and the number of
+    rows.
+    """
     order = np.argsort(probability, kind="stable")
     return [
         (float(probability[part].mean()), float(positive[part].mean()), len(part))
@@ -148,6 +159,6 @@ def reliability(
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    """At most `POINTS` points of a curve, evenly chosen."""
+    """Return at most `POINTS` points of the curve (x, y), at equal index distances."""
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), POINTS)).astype(int))
     return [(float(x[i]), float(y[i])) for i in chosen]

@@ -1,7 +1,7 @@
 """`Scorer`: a trained model from a run folder, ready to score new rows.
 
 It reads recipe.json and model.safetensors, which `sagda run` and `sagda compare` write.
-It never trains. How good the scores are is measured in `evaluation.py`.
+It never trains. `evaluation.py` measures the quality of the scores.
 """
 
 import json
@@ -25,7 +25,7 @@ from sagda.scoring.calibration import Calibration
 from sagda.simulator.run import filled
 
 RECIPE, MODEL = "recipe.json", "model.safetensors"
-BLOCK = 2**16  # rows scored together
+BLOCK = 2**16  # rows scored in one call, which bounds memory
 
 
 @jax.jit
@@ -34,7 +34,10 @@ def score(problem: Problem, x: Any, rows: Table) -> Any:
 
 
 def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
-    """Scores, [rows], in double precision: a row's score is the same in any batch."""
+    """Return one score per row of `features`, computed in double precision.
+
+    With this precision, the score of a row does not depend on the other rows.
+    """
     if problem.uses_torch:
         from sagda.simulator.torch.objective import torch_scores
 
@@ -50,7 +53,7 @@ def scored(problem: Problem, x: Any, features: np.ndarray) -> np.ndarray:
 
 
 class Scorer(NamedTuple):
-    """A trained model, and the recipe that turns columns into its features."""
+    """A trained model, with the recipe that turns columns of a file into features."""
 
     name: str
     problem: Problem
@@ -68,13 +71,14 @@ class Scorer(NamedTuple):
         seed: int | None = None,
         model: str | None = None,
     ) -> "Scorer":
-        """The model in a run folder.
+        """Load a model from a run folder.
 
         Args:
             folder: a folder written by `sagda run` or `sagda compare`.
-            algorithm: which algorithm's model, if several were compared.
-            seed: which seed's model; the first by default.
-            model: FILE.py:FUNCTION, if the model is your own code.
+            algorithm: the algorithm that trained the model. It may be omitted if the
+                folder has only one.
+            seed: the seed of the model. The default is the first seed.
+            model: FILE.py:FUNCTION, if the model is defined by your own code.
         """
         if model is not None:
             allow(model)
@@ -82,16 +86,16 @@ class Scorer(NamedTuple):
         if not (folder / RECIPE).is_file():
             scoring = [name for name, kind in PROBLEMS.items() if kind.defines("score")]
             raise BadValue(
-                f"{folder} holds no model that scores rows: no {RECIPE}. `sagda run` "
-                f"with problem {' or '.join(scoring)} makes one."
+                f"{folder} must hold a model that scores rows, found no {RECIPE}; run "
+                f"`sagda run` with problem {' or '.join(scoring)}."
             )
         stored = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
         entry = chosen(stored["models"], algorithm, seed)
         name = f"{entry['algorithm']}, seed {entry['seed']}"
         if entry["calibration"] is None:
             raise BadValue(
-                f"{folder}: {name} has no model that scores: it diverged, or it was "
-                "not measured at the end."
+                f"{folder}: {name} has no model that scores: it diverged, or no site "
+                "evaluated it at the end; choose another algorithm or seed."
             )
         recipe = Recipe.from_json(stored)
         problem = problem_of(
@@ -112,22 +116,32 @@ class Scorer(NamedTuple):
         )
 
     def scores(self, table: Table) -> np.ndarray:
-        """One score per row of `recipe.read`; higher means more likely positive."""
+        """Return one score for each row that `recipe.read` returned.
+
+        A higher score means that the row is more likely positive.
+        """
         return scored(self.problem, self.x, table.features)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Probabilities of the positive class, calibrated on the training rows."""
+        """Return the probabilities of the positive class that belong to `scores`.
+
+        They are calibrated on the training rows.
+        """
         return expit(self.calibration(scores))
 
     def predict(self, rows: Any, *, label: str | None = None) -> np.ndarray:
-        """Scores of the rows of a file or a frame; labels are not needed."""
-        # The label column of the training data is no feature, if the rows have it.
+        """Return one score for each row of a file or a frame.
+
+        `rows` need no labels. If they have a label column with another name than in
+        training, `label` names this column.
+        """
+        # If the rows have the label column of training, it is not used as a feature.
         return self.scores(self.recipe.read(rows, label, unused=self.label))
 
     def labelled(
         self, path: str | Path, label: str | None = None, client: str | None = None
     ) -> Table:
-        """A file's rows with the model's features, and labels of -1 and +1."""
+        """Read the rows of a file: features for the model, and labels of -1 and +1."""
         table = self.recipe.read(path, label or self.label, client)
         return binary(table, self.positive)
 
@@ -135,7 +149,10 @@ class Scorer(NamedTuple):
 def chosen(
     models: list[dict[str, Any]], algorithm: str | None, seed: int | None
 ) -> dict[str, Any]:
-    """The entry of the named model; the first seed's if no seed is named."""
+    """Return the entry of the model with this algorithm and seed.
+
+    Without a seed, return the entry of the first seed.
+    """
     entries = [
         entry
         for entry in models

@@ -1,13 +1,13 @@
-"""Callbacks for runs: TensorBoard, MLflow, and a stop when nothing improves.
+"""Callbacks for runs: TensorBoard, MLflow, and a stop when a metric stops improving.
 
 A callback is any callable that takes a `Progress`. `simulate(..., progress=[...])`
-calls it after each chunk of rounds, and stops the run if it returns True. A callback
-that is also a context manager is entered before the first round and left after the
-last.
+calls the callback after each chunk of rounds. If the callback returns True, the run
+stops. A callback may also be a context manager. Then the run enters the callback before
+the first round and exits from it after the last.
 
-`TRACKERS` names the trackers that `sagda run --track NAME` accepts. A new one is a file
-in this folder with a subclass of `Tracker`, and a line here. `base.py` says what to
-write.
+`TRACKERS` lists the trackers that `sagda run --track NAME` accepts. To add a tracker,
+write a subclass of `Tracker` in a new file here, and add a line to `TRACKERS`. Read
+`base.py` next: it lists the methods to write.
 """
 
 from sagda.trackers.base import Tracker

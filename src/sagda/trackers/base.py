@@ -1,8 +1,10 @@
-"""`Tracker`: a callback that writes each evaluation of a run to a store, once.
+"""`Tracker`: base class of callbacks that write each evaluation to a store, once.
 
-A tracker opens one run in its store for each method and seed. A subclass says how to
-open it (`begin`), write rows (`log`) and close it (`close`). This class decides when to
-write and which rows are new. It does not stop runs: see `early_stop.py`.
+A store is a place outside the run folder's history, such as TensorBoard or MLflow. A
+tracker opens one run in its store for each method and seed. A subclass defines how to
+open a run (`begin`), add rows (`log`) and close all runs (`close`). The base class
+decides when to write and which rows are new. Trackers do not stop runs: see
+`early_stop.py`.
 """
 
 import abc
@@ -18,42 +20,45 @@ from sagda.simulator.history import History
 from sagda.simulator.processes import is_first
 from sagda.simulator.run import Progress
 
-SECONDS = 1.0  # between writes, because rounds can be faster than any store
+# The least number of seconds between two writes. Rounds can be faster than a store.
+SECONDS = 1.0
 
 
 class LoggedRow(NamedTuple):
-    """One evaluation of one seed."""
+    """One evaluation of one seed: the round, and the value of each column."""
 
     round: int
     values: dict[str, float]
 
 
 class Tracker(abc.ABC):
-    """A callback that writes each evaluation to a store, under one name per seed."""
+    """A callback that writes each evaluation to a store, one stored run per seed."""
 
-    extra: ClassVar[str] = ""  # the extra of `sagda` that installs `packages`
-    packages: ClassVar[tuple[str, ...]] = ()  # that `begin`, `log` and `close` import
+    # The packages that `begin`, `log` and `close` import, and the extra of `sagda`
+    # that installs these packages.
+    extra: ClassVar[str] = ""
+    packages: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abc.abstractmethod
     def in_folder(cls, folder: Path, key: str) -> Self:
-        """The tracker that `sagda run --track` uses for a run folder.
+        """Return the tracker that `sagda run --track` uses for the run folder `folder`.
 
-        `key` is the same text whenever this configuration runs in this folder. A store
-        can use it to find what it logged before an interruption.
+        `key` identifies the configuration and the folder. It does not change when a run
+        resumes. A store can use `key` to find the rows logged before an interruption.
         """
 
     @abc.abstractmethod
     def begin(self, name: str, parameters: dict[str, Any]) -> None:
-        """Open the run `name` in the store and write its hyperparameters."""
+        """Open the run `name` in the store and write its hyperparameters there."""
 
     @abc.abstractmethod
     def log(self, name: str, rows: list[LoggedRow]) -> None:
-        """Add rows to the run `name`. They are new since the last call."""
+        """Add rows to the run `name`. All of them are new since the last call."""
 
     @abc.abstractmethod
     def close(self, finished: bool) -> None:
-        """Close all runs; `finished` is False if an exception ended them."""
+        """Close all runs. `finished` is False if an exception ended them."""
 
     @classmethod
     def check_installed(cls) -> None:
@@ -66,13 +71,15 @@ class Tracker(abc.ABC):
 
     def __init__(self) -> None:
         self.check_installed()
-        self.labels: dict[str, str] = {}  # by the text of a method
+        self.labels: dict[str, str] = {}  # names in the store, by `repr(method)`
         self.restart()
 
     def restart(self) -> None:
-        """Forget the last run, so that the tracker can follow another one."""
+        """Forget the last run, so that the tracker can be used for another run."""
         self.unwritten: Progress | None = None
-        self.names: list[str] = []  # of the store's runs; empty until the first write
+        # The names of the runs in the store. They are set at the first write.
+        self.names: list[str] = []
+        # The number of evaluations written, and the time of the last write.
         self.written, self.clock = 0, time.monotonic()
 
     def __enter__(self) -> Self:
@@ -94,8 +101,8 @@ class Tracker(abc.ABC):
             self.close(finished=kind is None)
 
     def write(self, now: Progress) -> None:
-        """Write the new rows. The first time these are all rows of the history."""
-        self.unwritten = None  # if the store fails, it is not asked a second time
+        """Write the rows that are new. The first call writes the whole history."""
+        self.unwritten = None  # so that `__exit__` does not retry a write that failed
         if not self.names:
             runs = list(zip(now.methods, now.history.seeds, strict=True))
             names = [f"{self.label(method)}/seed-{seed}" for method, seed in runs]
@@ -107,7 +114,10 @@ class Tracker(abc.ABC):
         self.written, self.clock = len(now.history.rounds), time.monotonic()
 
     def label(self, method: Method) -> str:
-        """The method's name, numbered if the same algorithm runs with other rates."""
+        """Return the name of `method` in the store.
+
+        If the same algorithm already runs with other parameters, a number is added.
+        """
         text, start = repr(method), f"{method.factory.__name__}("
         if text not in self.labels:
             others = sum(known.startswith(start) for known in self.labels)
@@ -116,7 +126,10 @@ class Tracker(abc.ABC):
 
 
 def parameters(now: Progress, method: Method, seed: int) -> dict[str, Any]:
-    """The hyperparameters: rates as `.x` and `.y`, and what is not a number as text."""
+    """Return the hyperparameters of one seed, each a number or a text.
+
+    A pair of rates becomes two entries that end in `.x` and `.y`.
+    """
     out: dict[str, Any] = {"method": method.name, "seed": seed, "rounds": now.rounds}
     for key, value in method.arguments.items():
         if isinstance(value, Rates):
@@ -130,7 +143,10 @@ def parameters(now: Progress, method: Method, seed: int) -> dict[str, Any]:
 
 
 def rows(history: History, i: int, first: int) -> list[LoggedRow]:
-    """The i-th seed's rows from index `first`; `round` is the step, not a value."""
+    """Return the rows of the i-th seed, beginning with evaluation number `first`.
+
+    The column `round` becomes the field `round` of a row, not one of its values.
+    """
     columns = {name: c[i] for name, c in history.columns.items() if name != "round"}
     return [
         LoggedRow(

@@ -1,4 +1,7 @@
-"""`EarlyStop`: a callback that stops a run when a column stops improving."""
+"""`EarlyStop`: a callback that stops a run when a chosen metric stops improving.
+
+It writes nothing: see `base.py` for callbacks that do.
+"""
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
@@ -15,16 +18,17 @@ from sagda.simulator.run import Progress
 class EarlyStop:
     """Stop a run whose best value has not improved for `patience` rounds.
 
-    The value is the mean over seeds of a column of the history. A mean that is not
-    finite is not an improvement. The decision depends on the history only. So a run
-    that was interrupted and resumed stops at the same round as an uninterrupted one.
+    The value is the mean over seeds of one column of the history. A mean that is not
+    finite does not count as an improvement. The decision depends only on the history.
+    So a run that was interrupted and resumed stops at the same round as an
+    uninterrupted run.
 
     Args:
-        metric: the column.
+        metric: name of the column.
         patience: number of rounds without an improvement before the run stops.
-        least: minimal change of the best value that counts as an improvement.
-        goal: `min` or `max`, whichever is better. `auto` is `max` for AUC columns and
-            `min` for all others.
+        least: smallest change of the best value that counts as an improvement.
+        goal: `min` if smaller values are better, `max` if larger values are better.
+            `auto` means `max` for AUC columns and `min` for all others.
     """
 
     metric: str = "grad_phi_sq"
@@ -42,13 +46,13 @@ class EarlyStop:
     def __call__(self, now: Progress) -> bool:
         if len(set(map(repr, now.methods))) > 1:
             raise BadValue(
-                "`EarlyStop` decides for one method at a time. Use it with `simulate`, "
-                "not with `sweep`."
+                "`EarlyStop` must be used with one method at a time, got several; use "
+                "it with `simulate`, not with `sweep`."
             )
         return self.enough(now.history)
 
     def enough(self, history: History) -> bool:
-        """True if a run with this history should stop."""
+        """Return True if a run with this history should stop."""
         column = history[check_metric("metric", self.metric, history.columns)]
         goal = self.goal
         if goal == "auto":
@@ -63,5 +67,8 @@ class EarlyStop:
 
 
 def check_metric(field: str, name: str, columns: Iterable[str]) -> str:
-    """`name` if it is a measured column; counts such as samples are refused."""
+    """Return `name` if it is a measured column of the history.
+
+    Raises `BadValue` for other names, also for counts such as `samples`.
+    """
     return check.choice(field, name, [c for c in columns if c not in COUNTS])

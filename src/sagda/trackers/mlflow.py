@@ -1,4 +1,7 @@
-"""`MLflow`: writes to an MLflow experiment, on a server or in a database file."""
+"""`MLflow`: write evaluations to an MLflow experiment, on a server or in a file.
+
+`base.py` decides when to write and which rows are new.
+"""
 
 import logging
 import os
@@ -12,29 +15,29 @@ from sagda.durable import digest
 from sagda.trackers.base import LoggedRow, Tracker
 
 AT_ONCE = 1000  # values that MLflow accepts in one call
-KEY = "sagda.key"
+KEY = "sagda.key"  # the tag by which a resumed training finds its MLflow runs
 
 
 class OpenRun(NamedTuple):
-    """A run in MLflow, and the last round that it had when it was opened."""
+    """A run in MLflow, and the last round that was logged when the run was opened."""
 
     id: str
     last: int  # -1 for a new run
 
 
 class MLflow(Tracker):
-    """Write a run's evaluations to MLflow (extra `mlflow`), one MLflow run per seed.
+    """Write all evaluations to MLflow (extra `mlflow`), one MLflow run per seed.
 
     An MLflow run is marked FINISHED if the training ends or a callback stops it, and
     KILLED if an exception ends it.
 
     Args:
         experiment: name of the MLflow experiment, created if it does not exist.
-        uri: a `Path` to a database file, the address of a tracking server, or None for
-            MLflow's own default (`MLFLOW_TRACKING_URI`).
-        key: any text that names the training. With it, a resumed or repeated run
-            continues in its earlier MLflow runs. Without it, each start creates new
-            ones with the whole history.
+        uri: a `Path` to a database file, or the address of a tracking server. None is
+            the default of MLflow (`MLFLOW_TRACKING_URI`).
+        key: any text that identifies the training. With a key, a resumed or repeated
+            training continues in its earlier MLflow runs. Without a key, each start
+            creates new MLflow runs with the whole history.
     """
 
     extra = "mlflow"
@@ -55,7 +58,7 @@ class MLflow(Tracker):
 
     @classmethod
     def in_folder(cls, folder: Path, key: str) -> Self:
-        # A server that the user's environment names has priority over the folder.
+        # A server in the user's environment has priority over the run folder.
         server = os.environ.get("MLFLOW_TRACKING_URI")
         return cls(uri=None if server else folder / "mlflow.db", key=key)
 
@@ -66,7 +69,7 @@ class MLflow(Tracker):
         place = experiment.experiment_id if experiment else self.new_experiment()
         tags = {}
         if self.key is not None:
-            # A digest needs no quoting in MLflow's search language.
+            # A digest has only letters and digits, so the query needs no escapes.
             tags = {KEY: digest(f"{self.key} {name}".encode())}
             query = f"tags.`{KEY}` = '{tags[KEY]}'"
             for run in self.client.search_runs([place], query, max_results=1):
@@ -81,16 +84,16 @@ class MLflow(Tracker):
         self.runs[name] = OpenRun(run.info.run_id, -1)
 
     def new_experiment(self) -> str:
-        """Create the experiment; returns its id."""
+        """Create the experiment and return its id."""
         where = None
         if isinstance(self.uri, Path):
             where = (self.uri.resolve().parent / "mlflow").as_uri()
         return self.client.create_experiment(self.experiment, artifact_location=where)
 
     def last_round(self, run: Any) -> int:
-        """The last round that an MLflow run has; -1 if it has none."""
+        """Return the last round that an MLflow run has logged, or -1 without any."""
         past = self.client.get_metric_history
-        columns = list(run.data.metrics)[:1]  # every row has all columns
+        columns = list(run.data.metrics)[:1]  # one is enough: rows have all columns
         rows = [row for column in columns for row in past(run.info.run_id, column)]
         return max((row.step for row in rows), default=-1)
 
@@ -99,7 +102,7 @@ class MLflow(Tracker):
 
         run, now = self.runs[name], int(1000 * time.time())
         new = [row for row in rows if row.round > run.last]
-        # Whole rows go in one call, so a crash cannot leave half a row.
+        # Each call sends whole rows, so a crash cannot leave half a row.
         step = AT_ONCE // max(1, len(rows[0].values)) if rows else 1
         for i in range(0, len(new), step):
             values = [
@@ -116,13 +119,16 @@ class MLflow(Tracker):
 
 
 def connected(uri: str | Path | None) -> Any:
-    """An MLflow client; MLflow's telemetry is off unless the user chose otherwise."""
+    """Return a client of MLflow for `uri`, which is as in `MLflow`.
+
+    The telemetry of MLflow is switched off, unless the user's environment sets it.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if isinstance(uri, Path):
         uri.parent.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{uri.resolve()}"
     with warnings.catch_warnings():
-        # MLflow uses SQLAlchemy in ways that SQLAlchemy deprecates.
+        # MLflow calls deprecated functions of SQLAlchemy.
         warnings.simplefilter("ignore", DeprecationWarning)
         from mlflow import MlflowClient
 

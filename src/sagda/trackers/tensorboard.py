@@ -1,4 +1,7 @@
-"""`TensorBoard`: writes event files that `tensorboard --logdir` shows."""
+"""`TensorBoard`: write evaluations as event files for `tensorboard --logdir`.
+
+`base.py` decides when to write and which rows are new.
+"""
 
 import time
 from pathlib import Path
@@ -10,12 +13,12 @@ from sagda.trackers.base import LoggedRow, Tracker
 class TensorBoard(Tracker):
     """Write a run's evaluations as TensorBoard event files (extra `tensorboard`).
 
-    There is one folder per method and seed, with one scalar per column and the
-    hyperparameters. A run that is resumed or repeated in the same folder replaces what
-    TensorBoard showed before.
+    There is one folder per method and seed. It has one scalar per column, and the
+    hyperparameters. If a run is resumed or repeated in the same folder, TensorBoard
+    shows the new run instead of the old one.
 
     Args:
-        folder: the folder to pass to `tensorboard --logdir`.
+        folder: the folder to write to. Pass the same to `tensorboard --logdir`.
     """
 
     extra = "tensorboard"
@@ -24,7 +27,7 @@ class TensorBoard(Tracker):
     def __init__(self, folder: str | Path):
         super().__init__()
         self.folder = Path(folder)
-        self.writers: dict[str, Any] = {}  # by the run's name
+        self.writers: dict[str, Any] = {}  # by the name of the run in the store
 
     @classmethod
     def in_folder(cls, folder: Path, key: str) -> Self:
@@ -36,8 +39,8 @@ class TensorBoard(Tracker):
 
         writer = EventFileWriter(str(self.folder / name), flush_secs=5)
         self.writers[name] = writer
-        # A START event makes readers drop older events from its step on. So the rows of
-        # a resumed run, which are all written again, appear once.
+        # At a START event, readers drop all older events from the same step on. A
+        # resumed run writes all rows again, and thanks to this they appear once.
         writer.add_event(event(0, session_log={"status": "START"}))
         writer.add_event(event(0, summary=hparams_pb(parameters, trial_id=name)))
 
@@ -54,7 +57,7 @@ class TensorBoard(Tracker):
 
 
 def event(step: int, **content: Any) -> Any:
-    """A TensorBoard event at this moment."""
+    """Return an event of TensorBoard with the current time."""
     from tensorboard.compat.proto import event_pb2
 
     # protobuf creates the class at run time, so type checkers cannot see it.

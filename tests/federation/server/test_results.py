@@ -74,7 +74,7 @@ def test_a_federations_models_can_be_judged(tmp_path, capsys):
         sites[i] = replace(site, data=str(tmp_path / f"{i}.csv"))
     folder = run_in(tmp_path, sites)
     card = (folder / "MODEL_CARD.md").read_text()
-    assert "each site's own" in card
+    assert "the files of the sites" in card
     assert "This was a federation: the rows stayed at their sites" in card
     # A site finds columns by name, the server by position. Both ignore the label.
     moved = tmp_path / "moved.csv"

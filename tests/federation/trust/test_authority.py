@@ -80,14 +80,14 @@ def test_keys_from_the_command_line(tmp_path, monkeypatch, capsys):
         ("keys admit a.key", "must hold one line with an elliptic-curve"),
         ("keys admit b.pub", "b.pub is already the key of a; each site needs its own"),
         ("keys remove nobody", "nobody.pub does not exist"),
-        ("keys show --keys none", "none holds no keys; `sagda keys init` makes them"),
+        ("keys show --keys none", "none must hold the coordinator's keys, found none"),
         (
             "join --server 127.0.0.1:8 --data rows.csv --key open.key --ca keys/ca.crt",
             "open.key is a secret that others can read (mode 644); `chmod 600",
         ),
         (
             "join --server 127.0.0.1:8 --data rows.csv --key a.key --ca keys/ca.crt",
-            "a.key is the key of a, not of rows",
+            "must be the key of rows, but a.key is the key of a",
         ),
         ("serve good.toml --keys k2", "k2/sites must hold the public key of at least"),
     ],
