@@ -68,7 +68,7 @@ def test_an_optimum_at_an_edge_is_refused():
     line = {(0,): 0.7, (1,): 0.8, (2,): 0.9}
     with pytest.raises(ValueError, match="edge of axis 0"):
         runs.neighbours(line, (2,))
-    with pytest.raises(ValueError, match="no optimum on axis 0"):
+    with pytest.raises(ValueError, match="must be the best point on axis 0"):
         runs.neighbours(line, (1,))
     assert runs.neighbours(line | {(3,): 0.6}, (2,)) == [[0.8, 0.9, 0.6]]
 
