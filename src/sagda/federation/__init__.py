@@ -27,8 +27,8 @@ The *server* leads the run and stores its state.
     server/federated_run.py -->  Bye             -->   site/folder.py
                           <--    Thanks          <--   the model is stored
 
-Each letter of the server gets at most one answer. For a site that failed, the transport
-answers with a `Fault`. A site with a key signs its answers (trust/).
+A site answers each letter with one letter, or ignores it. For a site that failed, the
+transport answers with a `Fault`. A site with a key signs its answers (trust/).
 
 Words with a special meaning here:
 
@@ -40,6 +40,8 @@ Words with a special meaning here:
     letter: one message between server and site: a note, its parcels and an envelope.
     note: the content of a letter, of one of the classes in `protocol.letters.KINDS`.
     parcel: the arrays in one field of a note, by name. Each array is a `Part`.
+    mark: the digest of a letter.
+    seal: the signature of a mark by a site.
     transport: the code that carries letters. Flower is one. It calls a site a node.
     exchange: the server sends letters to several sites and reads their answers.
     opening: the exchange before round 0, for algorithms that need one.
@@ -47,6 +49,7 @@ Words with a special meaning here:
     incarnation: the number of a start of the server. Every ticket contains it.
     epoch: the number of times that all v_i were reset to their first value.
     commit: the change of the server's whole state on disk, in one step.
+    moments: the mean and the squared deviations of each feature, for `standardise`.
     question: what a site must compute in an evaluation. See `questions.py`.
     farewell: the letter `Bye`. It ends the part of a site and brings the model.
 

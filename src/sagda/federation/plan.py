@@ -37,10 +37,12 @@ class Plan(NamedTuple):
 
     @property
     def algorithm(self) -> Algorithm:
+        """Return the algorithm, built from the method with its parameters."""
         return self.method.build()
 
     @property
     def dtype(self) -> Any:
+        """Return the type of all floats in rounds."""
         return jnp.float64 if self.float64 else jnp.float32
 
     def start(self) -> Point:
@@ -121,7 +123,7 @@ def phase_of(algorithm: Algorithm, name: str) -> Phase:
 
 
 class Specs(NamedTuple):
-    """The specs of all trees of arrays in a run. Dicts have a key for each phase."""
+    """The specs of all trees of arrays in a run. The keys of dicts are phases."""
 
     down: dict[str, Spec]  # what the server broadcasts
     up: dict[str, Spec]  # what a site replies

@@ -20,8 +20,11 @@ from sagda.federation.plan import Plan
 from sagda.federation.protocol.wire import Spec
 from sagda.problems.base import Problem
 
-NODES = (-1.0, 0.0, 1.0)  # values of a scalar y at which a site computes f
-BITS = 24  # of a score in single precision: sign, exponent and 15 bits of mantissa
+# The values of y at which a site computes f for the question "quadratic".
+NODES = (-1.0, 0.0, 1.0)
+# The number of bits to which a site rounds a score in single precision: the sign, 8
+# bits of the exponent and 15 bits of the mantissa.
+BITS = 24
 
 
 class ScoreCounts(NamedTuple):

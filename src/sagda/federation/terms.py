@@ -105,7 +105,7 @@ def read_terms(path: Path) -> tuple[Config, Options]:
         check_keys(values)
         config = check_config(configs.build(values, str(path), text))
         if not isinstance(table, dict):
-            raise BadValue(f"`{TABLE}` must be a table, got {table!r}.")
+            raise BadValue(f"`{TABLE}` must be a table [{TABLE}], got {table!r}.")
         try:
             options = Options(**table)
         except ValidationError as error:
@@ -227,8 +227,8 @@ class Terms(BaseModel):
             return cls(**json.loads(text))
         except (ValidationError, ValueError, TypeError):
             raise BadValue(
-                "the terms must be those of this version of sagda; install the same "
-                "version on the server and at every site."
+                "the terms in a letter or manifest must be those of this version of "
+                "sagda; install the same version on the server and at every site."
             ) from None
 
     @property

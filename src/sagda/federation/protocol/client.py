@@ -97,14 +97,17 @@ class ClientProtocol:
         return reply
 
     def is_old(self, instruction: Instruction) -> bool:
-        """Return whether the site has acted on this ticket or a later one (rule R9)."""
+        """Return whether the site has acted on this ticket or a later one.
+
+        See rule R9 in `federation/protocol`.
+        """
         return self.cache.high is not None and instruction.ticket <= self.cache.high
 
     def reconciled(self, instruction: Instruction) -> Cache | None:
         """Return the cache with the version that the server names as the committed one.
 
         Returns None if the cache does not have this version. Only this method changes
-        the committed value (rules R7, R10 and R11).
+        the committed value (rules R7, R10 and R11 in `federation/protocol`).
         """
         cache, accepted = self.cache, instruction.accepted
         if instruction.memory is not None:  # R7: the server sent v_i itself
@@ -123,6 +126,9 @@ class ClientProtocol:
         return None
 
     def persist(self, cache: Cache) -> None:
-        """Make `cache` durable, before the site answers (rule R12)."""
+        """Make `cache` durable. The site answers only after that.
+
+        See rule R12 in `federation/protocol`.
+        """
         self.save(cache)
         self.cache = cache

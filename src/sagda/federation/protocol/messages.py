@@ -54,7 +54,10 @@ class Reply(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """A note of a site whose cache does not have the version in the table (R7)."""
+    """A note of a site whose cache does not have the version in the server's table.
+
+    See rule R7 in `federation/protocol`.
+    """
 
     run: str
     config: str

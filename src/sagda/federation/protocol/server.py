@@ -28,7 +28,10 @@ class Member(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """The durable state of the server. A commit replaces it as a whole (rule R5)."""
+    """The durable state of the server.
+
+    A commit replaces it as a whole (rule R5 in `federation/protocol`).
+    """
 
     run: str
     config: str  # the digest of the terms
@@ -79,13 +82,17 @@ class ServerProtocol:
         self.lost_memory: set[str] = set()  # members that answered with a mismatch (R7)
 
     def incarnated(self, state: ServerState, clock: int) -> ServerState:
-        """Return `state` with a larger incarnation (rule R1). `__init__` saves it."""
+        """Return `state` with a larger incarnation, which `__init__` saves at once.
+
+        See rule R1 in `federation/protocol`.
+        """
         return state._replace(incarnation=max(state.incarnation + 1, clock))
 
     def issue(self, name: str, phase: str, message: Any) -> Instruction | None:
-        """Return an instruction for a member, under a new ticket (rule R2).
+        """Return an instruction for a member, under a new ticket.
 
-        Returns None if a reply was accepted in this exchange, or `name` is no member.
+        Returns None if a reply was accepted in this exchange (rule R2 in
+        `federation/protocol`), or if `name` is no member.
         """
         if name in self.accepted or name not in self.state.members:
             return None
@@ -105,7 +112,10 @@ class ServerProtocol:
         )
 
     def receive(self, name: str, phase: str, reply: Reply | Mismatch) -> Refusal | None:
-        """Accept a reply and return None, or return why it is refused (rule R3)."""
+        """Accept a reply and return None, or return why it is refused.
+
+        See rule R3 in `federation/protocol`.
+        """
         if name not in self.state.members:
             return Refusal("unknown", f"{name} is not a member of this run.")
         if reply.run != self.state.run:
@@ -136,7 +146,7 @@ class ServerProtocol:
         return None
 
     def is_live(self, name: str, ticket: Ticket) -> bool:
-        """Return whether this is the live ticket of the member (rules R2 and R3)."""
+        """Return whether this is the live ticket of the member, its newest one."""
         return self.live.get(name) == ticket
 
     def reject(self, name: str) -> None:
@@ -145,19 +155,25 @@ class ServerProtocol:
         self.live.pop(name, None)
 
     def mismatched(self, name: str) -> Refusal:
-        """Let the next instruction contain v_i itself (rule R7); return the refusal."""
+        """Return a refusal, and let the next instruction contain v_i itself.
+
+        See rule R7 in `federation/protocol`.
+        """
         self.lost_memory.add(name)
         return Refusal(
             "mismatch", f"{name} does not have the version of v_i in the table."
         )
 
     def abandon(self) -> None:
-        """Remove the tickets and replies of this exchange (rule R4)."""
+        """Remove the live tickets and accepted replies of this exchange."""
         self.live.clear()
         self.accepted.clear()
 
     def renewed(self, phase: str) -> dict[str, Member]:
-        """Return the members after the accepted replies of `phase`, not committed."""
+        """Return the table of members after the accepted replies of `phase`.
+
+        Nothing is committed here.
+        """
         members = dict(self.state.members)
         for name in sorted(self.accepted):
             reply, before = self.accepted[name], members[name]
@@ -189,7 +205,9 @@ class ServerProtocol:
         rounds: int = 1,
         traffic: Any = None,
     ) -> None:
-        """Make the results of a round durable in one step (rule R5).
+        """Make the results of a round durable in one step.
+
+        See rule R5 in `federation/protocol`.
 
         Args:
             variables: the new state of the algorithm, without the mean V / M.
@@ -215,7 +233,10 @@ class ServerProtocol:
             self.change(dict(self.state.members) | {name: member})
 
     def leave(self, name: str) -> None:
-        """Remove a member and its v_i in one commit (rule R13)."""
+        """Remove a member and its v_i in one commit.
+
+        See rule R13 in `federation/protocol`.
+        """
         if name in self.state.members:
             members = {k: v for k, v in self.state.members.items() if k != name}
             self.reject(name)
@@ -223,7 +244,10 @@ class ServerProtocol:
             self.change(members)
 
     def reset(self) -> None:
-        """Begin a new epoch, in which every v_i has its first value (rule R8)."""
+        """Begin a new epoch, in which every v_i has its first value.
+
+        See rule R8 in `federation/protocol`.
+        """
         self.abandon()
         members = {
             name: member._replace(version=None, memory=None)

@@ -45,6 +45,7 @@ class Leaf(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """Return the size of the array in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -71,6 +72,7 @@ class Spec(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """Return the size of all arrays in bytes."""
         return sum(leaf.bytes for leaf in self.leaves)
 
     def pack(self, tree: PyTree) -> Parcel:
@@ -117,7 +119,7 @@ class Spec(NamedTuple):
         return self.structure.unflatten(arrays)
 
     def named(self, tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-        """Return the arrays of a tree by name PREFIX/NAME, for a file of arrays."""
+        """Return the arrays of `tree` in a dict with the keys PREFIX/NAME."""
         arrays = self.structure.flatten_up_to(tree)
         return {
             f"{prefix}/{leaf.name}": np.asarray(array, order="C")
@@ -135,8 +137,8 @@ class Spec(NamedTuple):
             array = arrays.get(name)
             if array is None or (array.dtype.str, array.shape) != leaf[1:]:
                 raise BadValue(
-                    f"a file must hold an array {name} of shape {leaf.shape} and type "
-                    f"{leaf.dtype}."
+                    f"a stored file must hold an array {name} of shape {leaf.shape} "
+                    f"and type {leaf.dtype}; restore the folder from a backup."
                 )
             leaves.append(array)
         return self.structure.unflatten(leaves)

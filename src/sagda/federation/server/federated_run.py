@@ -1,8 +1,7 @@
 """A federated run from its first round to the farewell: who takes part, and when.
 
 `FederatedRun` admits and removes members, and starts rounds and evaluations. Rounds are
-computed in `server.rounds`. A run starts in `server.gathering`. Rules R1 to R13 are in
-`sagda.federation.protocol`.
+computed in `server.rounds`. A run starts in `server.gathering`.
 """
 
 import time
@@ -156,7 +155,7 @@ class FederatedRun:
         self.notify(Event.JOINED, name=site.name)
 
     def remove(self, name: str, why: str) -> None:
-        """Remove a member and its v_i (rule R13), and notify the listener of `why`."""
+        """Remove a member and its v_i, and notify the listener of the reason `why`."""
         self.rounds.remove(name)
         self.notify(Event.LEFT, name=name, why=why)
 

@@ -45,6 +45,7 @@ class FederatedOutcome(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, int]:
+        """Return the last round by seed if the last point is not finite, else {}."""
         last = int(self.history.rounds[-1])
         return {} if finite(self.z) else {self.history.seeds[0]: last}
 

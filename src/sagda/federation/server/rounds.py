@@ -2,8 +2,7 @@
 
 `FederatedRounds` connects the code of the algorithm (`core.run_round`), the protocol
 machine that accepts or refuses replies (`protocol.server`), and a transport. It does
-not decide who takes part: see `server.federated_run`. Rules R1 to R13 are in
-`sagda.federation.protocol`.
+not decide who takes part: see `server.federated_run`.
 """
 
 import time
@@ -172,7 +171,7 @@ class FederatedRounds:
         self.records = []
 
     def check(self, phase: str, parcel: Any) -> Refusal | None:
-        """Return the refusal of a payload that is not as specified, or None (R3)."""
+        """Return a refusal if a payload is not as specified, or None if it is."""
         try:
             self.specs.up[phase].unpack(parcel, self.options.bound)
         except Refused as refused:
@@ -398,11 +397,11 @@ class FederatedRounds:
         self.protocol.join(name)
 
     def remove(self, name: str) -> None:
-        """Remove a member and its v_i, with a line in the log (rule R13)."""
+        """Remove a member and its v_i, with a line in the log."""
         self.records.append({"left": name})
         self.protocol.leave(name)
 
     def reset(self) -> None:
-        """Give every v_i its first value, with a line in the log (rule R8)."""
+        """Begin a new epoch, in which every v_i has its first value; log it."""
         self.records.append({"reset": self.state.epoch + 1})
         self.protocol.reset()

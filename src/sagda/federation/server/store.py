@@ -114,10 +114,10 @@ class ServerStore:
     # Writing.
 
     def save(self, state: ServerState, records: list[Record]) -> None:
-        """Commit a state, with the new lines of the log (rule R5).
+        """Commit a state, with the new lines of the log.
 
-        Rule R5 is in `federation/protocol`. Three steps in this order keep the files
-        valid if the server is killed between them:
+        Three steps in this order keep the files valid if the server is killed between
+        them (rule R5 in `federation/protocol`):
 
         1. Write the files of arrays under new names.
         2. Replace the manifest, which makes the new files part of the state.

@@ -21,7 +21,7 @@ class Traffic(NamedTuple):
     evaluation: int = 0  # bytes of arrays in evaluations, both directions
     framing: int = 0  # bytes that are not arrays, both directions
     lost: int = 0  # abandoned attempts at rounds
-    seconds: float = 0.0  # computing time of committed rounds, with the waiting
+    seconds: float = 0.0  # the duration of all committed rounds
     # The dicts are replaced at every change, so these defaults are never changed.
     asked: dict[str, int] = {}  # noqa: RUF012 # letters sent, by phase
     answers: dict[str, int] = {}  # noqa: RUF012 # accepted replies, by phase
