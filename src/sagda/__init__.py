@@ -1,8 +1,8 @@
-"""Federated min-max learning: SAGDA, FSGDA and their baselines, for every engine.
+"""Federated min-max learning with SAGDA, FSGDA and their baselines.
 
-This file only hands out the public names. `__init__.pyi` lists them and says where each
-one is defined. A module is imported when one of its names is first used, so that
-`import sagda` and `sagda --help` start without JAX.
+This file only makes the public names available. `__init__.pyi` lists them with the
+module that defines each name. A module is imported when one of its names is first used.
+So `import sagda` and `sagda --help` do not have to wait for JAX.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The public names of `sagda`: the one list, for people, type checkers and imports."""
+"""The list of all public names of `sagda`, for readers, type checkers and imports."""
 
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms import algorithm as algorithm

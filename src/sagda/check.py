@@ -1,7 +1,7 @@
-"""Checks of arguments: each error is one sentence with field, expected value, value.
+"""Checks of single arguments. An error names the field, its value and what it must be.
 
-Checks that need data, a problem or a method are in `simulator.checks` and with each
-class.
+Checks that need data, a problem or a method are in `simulator/checks.py` or in the
+classes that they concern.
 """
 
 import contextlib
@@ -14,16 +14,19 @@ from typing import Any
 
 
 class BadValue(ValueError):
-    """Invalid input: the type is right, the value is not."""
+    """Invalid input: the value is not allowed, although its type is."""
 
 
 class BadKind(TypeError):
-    """Invalid input: the type is not the expected one."""
+    """Invalid input: the type of the value is wrong."""
 
 
 @contextlib.contextmanager
 def quoting(what: str) -> Iterator[None]:
-    """Turn another library's exception into a sentence: `what`, and its first line."""
+    """Turn an exception of another library into a `BadValue`.
+
+    Its message is `what`, followed by the first line of the exception.
+    """
     try:
         yield
     except (BadValue, BadKind):
@@ -34,7 +37,7 @@ def quoting(what: str) -> Iterator[None]:
 
 
 def wrong_kind(name: str, expected: str, value: Any) -> BadKind:
-    """The error of a value whose type is not the expected one."""
+    """Return the error for a value of the wrong type."""
     kind = type(value).__name__
     return BadKind(f"`{name}` must be {expected}, got {value!r:.60} of type {kind}.")
 
@@ -42,7 +45,10 @@ def wrong_kind(name: str, expected: str, value: Any) -> BadKind:
 def integer(
     name: str, value: Any, *, low: int, high: int | None = None, what: str = ""
 ) -> int:
-    """`value` as an int from `low` to `high`. `what` explains the upper bound."""
+    """Return `value` as an int between `low` and `high`, or raise.
+
+    `what` is appended to the bounds in the message, to explain the upper bound.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise wrong_kind(name, "a whole number", value)
     value = int(value)
@@ -55,7 +61,7 @@ def integer(
 def real(
     name: str, value: Any, *, low: float = -math.inf, high: float = math.inf
 ) -> float:
-    """`value` as a finite float in [low, high)."""
+    """Return `value` as a finite float in [low, high), or raise."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise wrong_kind(name, "a number", value)
     value = float(value)
@@ -68,14 +74,14 @@ def real(
 
 
 def positive(name: str, value: Any) -> float:
-    """`value` as a finite float above zero."""
+    """Return `value` as a finite float above zero, or raise."""
     if real(name, value) <= 0:
         raise BadValue(f"`{name}` must be above zero, got {value:g}.")
     return float(value)
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """`value` if it is allowed. Otherwise the error suggests the nearest name."""
+    """Return `value` if it is allowed. Otherwise raise, and suggest a similar name."""
     allowed = list(allowed)
     if value in allowed:
         return value
@@ -85,13 +91,13 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def kind(name: str, value: Any, expected: type, example: str) -> None:
-    """Raise unless `value` is an instance of the expected class."""
+    """Raise unless `value` is an instance of `expected`. The message has `example`."""
     if not isinstance(value, expected):
         raise wrong_kind(name, f"a {expected.__name__}, {example}", value)
 
 
 def keywords(what: str, function: Callable, given: Iterable[str]) -> None:
-    """Raise if `function` lacks one of the keywords, and suggest the nearest one."""
+    """Raise if `function` lacks a parameter of a given name; suggest a similar name."""
     known = list(inspect.signature(function).parameters)
     for name in given:
         if not known:

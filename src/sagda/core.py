@@ -1,9 +1,9 @@
-"""Points, phases and the round: what algorithms share with whatever runs them.
+"""Points, rates, phases and the round: the types that every algorithm is made of.
 
-An algorithm is data: phases with functions of a client and of the server. `run_round`
-goes through them and leaves the transport to its `exchange` argument. The simulator,
-PyTorch runs and federations each supply one. To write an algorithm, read
-`algorithms/sagda.py` next.
+An `Algorithm` is data: a tuple of phases. Each phase has a function for the client and
+a function for the server. `run_round` calls these functions in order. It sends no
+messages: the simulator, PyTorch runs and federations each pass an `exchange` function
+that does. To write an algorithm, read `algorithms/sagda.py` next.
 """
 
 import abc
@@ -19,26 +19,29 @@ from sagda.keys import Key, key_of
 from sagda.pytree import register
 
 PyTree = Any
-Sample = PyTree  # the paper's xi: the rows of one stochastic gradient
+Sample = PyTree  # xi in the paper: the rows of one stochastic gradient
 
 
 def is_torch(tree: PyTree) -> bool:
-    """Whether its arrays are PyTorch's. Algorithms then run eagerly, not traced."""
+    """Return whether the arrays of `tree` are PyTorch tensors.
+
+    On tensors an algorithm runs eagerly. On JAX arrays it is traced and compiled.
+    """
     return any(hasattr(a, "requires_grad") for a in jax.tree.leaves(tree))
 
 
 def times(c: Any, a: Any) -> Any:
-    """c * a, where c may be a JAX scalar and a PyTorch tensor."""
+    """Return c * a. If `a` is a PyTorch tensor, `c` may be a JAX scalar."""
     return (float(c) if is_torch(a) else c) * a
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Point:
-    """z = (x, y): an iterate, a gradient or a direction.
+    """A pair z = (x, y): an iterate, a gradient or a direction.
 
-    Both halves are pytrees of arrays. Only `+`, `-` and `*` are used, so that JAX,
-    NumPy and PyTorch arrays all work.
+    Both halves are pytrees of arrays. Points support `+`, `-` and multiplication by a
+    number. The arrays may be JAX, NumPy or PyTorch arrays.
     """
 
     x: PyTree
@@ -57,9 +60,9 @@ class Point:
 @register
 @dataclass(frozen=True)
 class Rates:
-    """A pair of step sizes (eta_x, eta_y), each a number or a function of the round.
+    """A pair of step sizes (eta_x, eta_y). Each is a number or a function of the round.
 
-    A function is traced by JAX: write `jnp.where(t < 100, 0.1, 0.01)`, not `if`.
+    JAX traces such a function: write `jnp.where(t < 100, 0.1, 0.01)`, not `if`.
 
     Examples:
         >>> Rates(0.1, lambda t: 0.5 / (t + 1)).at(4)
@@ -72,7 +75,7 @@ class Rates:
     y: Any
 
     def at(self, t: Any) -> "Rates":
-        """The two numbers of round `t`."""
+        """Return the two step sizes of round `t` as numbers."""
         value = lambda eta: eta(t) if callable(eta) else eta
         return Rates(value(self.x), value(self.y))
 
@@ -81,7 +84,7 @@ class Rates:
     @overload
     def __mul__(self, other: float | jax.Array) -> "Rates": ...
     def __mul__(self, other: Any) -> Any:
-        """Each half of a point times its rate, or both rates times a number."""
+        """Multiply each half of a point by its rate, or both rates by a number."""
         if not isinstance(other, Point):
             return other * self
         scale = lambda eta, tree: jax.tree.map(lambda a: times(eta, a), tree)
@@ -93,15 +96,15 @@ class Rates:
 
 
 def minus(a: PyTree, b: PyTree) -> Any:
-    """a - b for trees of one structure."""
+    """Return a - b for two trees of the same structure."""
     return jax.tree.map(lambda p, q: p - q, a, b)
 
 
 class Zero:
-    """A zero with the shape of a PyTorch tensor; adding it to a tensor costs nothing.
+    """A zero with the shape of a PyTorch tensor. Adding it to a tensor costs nothing.
 
-    Algorithms subtract and add control variates in every local step. Where these are
-    zero, as in FSGDA, this class saves two passes over the model per step.
+    Algorithms subtract and add control variates in every local step. In FSGDA all
+    control variates are zero. This class then saves two passes over the model per step.
     """
 
     requires_grad = False  # `is_torch` recognises tensors by this attribute
@@ -113,7 +116,7 @@ class Zero:
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Called by PyTorch for `tensor + zero`, `tensor - zero` and the like."""
+        """Handle operations between a tensor and a zero, such as `tensor + zero`."""
         sums = "sub", "add"
         if (
             function.__name__ in sums
@@ -126,7 +129,7 @@ class Zero:
 
     @property
     def tensor(self) -> Any:
-        """The zeros as a real tensor."""
+        """An ordinary tensor of zeros with the same shape."""
         return self.like.new_zeros(self.like.shape)
 
     def add(self, other: Any, alpha: float = 1.0) -> Any:
@@ -143,32 +146,36 @@ class Zero:
 
 
 def zeros_like(z: PyTree) -> Any:
-    """A tree of zeros, shaped as `z`."""
+    """Return a tree of zeros with the shapes of `z`."""
     return jax.tree.map(Zero if is_torch(z) else jnp.zeros_like, z)
 
 
 def where(condition: Any, a: PyTree, b: PyTree) -> Any:
-    """`a` if the condition holds, else `b`, which has the same shapes."""
+    """Return `a` if the condition holds, else `b`. Both have the same shapes."""
     if is_torch(a):
         return a if condition else b
     return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
 
 
 def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
-    """x - eta_x d_x and y + eta_y d_y. No other code knows the signs."""
+    """Return (x - eta_x d_x, y + eta_y d_y), where `lr` is (eta_x, eta_y).
+
+    The signs of descent and ascent are in this function only.
+    """
     move = lambda c, a, b: jax.tree.map(lambda p, q: moved(p, c, q), a, b)
     return Point(move(-lr.x, z.x, d.x), move(lr.y, z.y, d.y))
 
 
 def moved(a: Any, c: Any, d: Any) -> Any:
-    """a + c d, in one operation for PyTorch tensors."""
+    """Return a + c d. PyTorch tensors need one operation for it."""
     return a.add(d, alpha=float(c)) if is_torch(a) else a + c * d
 
 
 def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
-    """A client's K local steps: `z = step(z, xi)` for each xi, K on axis 0.
+    """Run the K local steps of a client: `z = step(z, xi)` for each sample xi.
 
-    A compiled loop for JAX, a Python loop for PyTorch. Gradients are counted in it.
+    The K samples lie on axis 0 of `samples`. The loop is compiled for JAX arrays and a
+    Python loop for tensors. `sagda.cost` can count the gradients in this loop.
     """
     if not is_torch(z):
         return jax.lax.scan(lambda z, xi: (step(z, xi), None), z, samples)[0]
@@ -178,51 +185,59 @@ def loop(step: Callable, z: PyTree, samples: Sample) -> Any:
 
 
 class Objective(abc.ABC):
-    """f_i, one client's objective, as an algorithm uses it."""
+    """The objective f_i of one client, as algorithms use it."""
 
     @abc.abstractmethod
     def draw(self, key: Key, count: int | None = None) -> Sample:
-        """One xi, or xi_1, ..., xi_count on axis 0. Equal keys give equal draws."""
+        """Draw one sample xi, or `count` samples stacked on axis 0.
+
+        Equal keys give equal samples.
+        """
 
     @abc.abstractmethod
     def whole(self, key: Key) -> Sample:
-        """The sample of all local rows."""
+        """Return the sample that consists of all local rows."""
 
     @abc.abstractmethod
     def grad(self, z: Point, xi: Sample) -> Point:
-        """(grad_x f_i, grad_y f_i) at `z`, on the sample `xi`."""
+        """Return (grad_x f_i, grad_y f_i) at `z`, computed on the sample `xi`."""
 
     @abc.abstractmethod
     def project(self, z: Point) -> Point:
-        """The feasible point nearest to `z`."""
+        """Return the feasible point nearest to `z`."""
 
     def step(self, z: Point, d: Point, lr: Rates) -> Point:
-        """Descent on x and ascent on y along `d`, projected."""
+        """Descend on x and ascend on y along `d`, then project onto the sets."""
         return self.project(descend_ascend(z, d, lr))
 
 
 class Turn(NamedTuple):
-    """What a client receives in a phase: the round, and its root key."""
+    """The round and the random key of one client in one phase."""
 
     round: Any
     root: Key
 
     def key(self, purpose: str) -> Key:
-        """The key of a purpose. Equal purposes give equal samples in all algorithms."""
+        """Return the key for a purpose, such as "step".
+
+        All algorithms draw the same samples for the same purpose.
+        """
         return key_of(self.root, purpose)
 
 
 def keep(memory: PyTree, reply: PyTree) -> PyTree:
-    """The memory unchanged: the default of `Phase.renew`."""
+    """Return `memory` unchanged. This is the default of `Phase.renew`."""
     return memory
 
 
 class Phase(NamedTuple):
-    """One exchange: the server broadcasts, a cohort works, its mean reply returns.
+    """One exchange of a round: the server sends a message, and the clients reply.
 
-    `kept` is the client's memory at the start of a round, passes from phase to phase
-    and is dropped at its end. The memory itself changes only by `renew`, a function of
-    the reply, so that client, server and simulator can all compute it.
+    The server function receives the mean of the replies. `kept` is what a client passes
+    from one phase to the next phase of the same round. In the first phase it equals the
+    memory of the client. After the last phase it is dropped. Only `renew` changes the
+    memory. It is a function of the memory and the reply, so the client, the server and
+    the simulator can all compute the new memory.
     """
 
     name: str
@@ -231,11 +246,11 @@ class Phase(NamedTuple):
     broadcast: Callable = lambda state: state  # state -> the message to every client
     renew: Callable = keep  # (memory, reply) -> memory
     resample: bool = False  # draw a fresh cohort for this phase
-    delta: Callable | None = None  # reply -> z_i^{K+1} - z_t, if it contains that
+    delta: Callable | None = None  # reply -> z_i^{K+1} - z_t, if the reply contains it
 
 
 class Algorithm(NamedTuple):
-    """A federated algorithm: its phases, and the state and memory between them."""
+    """A federated algorithm: its phases, server state and client memory."""
 
     init: Callable  # z -> the server's state, a NamedTuple with a field `z`
     phases: tuple[Phase, ...]
@@ -252,18 +267,16 @@ def run_round(
     project: Callable[[Point], Point],
     t: Any,
 ) -> tuple[Any, Any]:
-    """One round of an algorithm.
+    """Run one round: all phases in order. Returns the new server state and the carry.
 
     Args:
-        phases: the phases, in order.
-        state: the server's state.
-        exchange: `exchange(phase, message, carry)` sends a message to the cohort and
-            returns (the mean reply, the cohort's share of all clients, carry).
-        carry: whatever `exchange` hands on from phase to phase.
-        project: the feasible point nearest to z.
+        phases: the phases of the round.
+        state: the state of the server.
+        exchange: `exchange(phase, message, carry)` sends a message to the cohort. It
+            returns (mean reply, clients that replied / all clients, new carry).
+        carry: data that `exchange` passes from phase to phase.
+        project: returns the feasible point nearest to z.
         t: the number of the round.
-
-    Returns the server's state and the carry after the last phase.
     """
     for phase in phases:
         mean, share, carry = exchange(phase, phase.broadcast(state), carry)
@@ -273,11 +286,11 @@ def run_round(
 
 
 def check_state(phase: str, state: Any) -> Any:
-    """`state`, or a `BadKind` if a phase's server function returned something else."""
+    """Return `state`, or raise `BadKind` if it is not a valid server state."""
     if not hasattr(state, "_replace") or not isinstance(getattr(state, "z", 0), Point):
         raise BadKind(
             f"the server function of phase {phase!r} must return the server's state, a "
             "NamedTuple with a field `z` that is a Point, got "
-            f"{type(state).__name__}; `state._replace(z=...)` makes one."
+            f"{type(state).__name__}; return `state._replace(z=...)`."
         )
     return state

@@ -1,8 +1,10 @@
-"""Atomic files: after a crash, each is either complete or absent.
+"""Atomic files, private folders and locks. After a crash, no file is half written.
 
-Symbolic links are never followed. Files in a private folder are private. `lock` needs
-Linux, macOS or another Unix; all other functions also need POSIX permissions to keep
-secrets.
+A file written here is either complete or absent. Symbolic links are never followed.
+New files in a private folder can be read by their owner only. `lock` needs Linux, macOS
+or another Unix. The other functions run everywhere, but keep secrets only where the
+file system has POSIX permissions. What the files contain is decided in `runs` and
+`federation`.
 """
 
 import contextlib
@@ -17,19 +19,20 @@ from typing import Any
 
 from sagda.check import BadValue
 
-TEMPORARY = ".part"  # the suffix of files that are not complete
+TEMPORARY = ".part"  # the suffix of incomplete files
 
 
 def write(path: Path, content: bytes | str) -> str:
-    """Write `content` to `path` atomically. Returns its SHA-256.
+    """Write `content` to `path` atomically. Returns the SHA-256 of the content.
 
-    The data reach the disk before the name does, and the name before this returns.
+    When the function returns, both the data and the name of the file are on the disk.
     """
     content = content.encode() if isinstance(content, str) else content
     part = path.with_name(path.name + TEMPORARY)
     open_to_others = path.parent.stat().st_mode & 0o077
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     handle = os.open(part, flags, 0o644 if open_to_others else 0o600)
+    # The order matters: data on the disk, then the new name, then the name on the disk.
     pour(handle, content)
     os.rename(part, path)
     sync_folder(path.parent)
@@ -37,52 +40,52 @@ def write(path: Path, content: bytes | str) -> str:
 
 
 def create(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a new file. Raises if the name exists, even as a link."""
+    """Write a new file. Raises if `path` exists, even as a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     pour(os.open(path, flags, mode), content)
     sync_folder(path.parent)
 
 
 def read(path: Path) -> bytes:
-    """The content of a file that is not a link."""
+    """Return the content of a file. Raises if `path` is a link."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         return file.read()
 
 
 def private(folder: Path) -> Path:
-    """Make `folder` readable by its owner only, and return it."""
+    """Create `folder` if needed, let only its owner access it, and return it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise BadValue(f"{folder} must be a folder, and not a link to one.")
+        raise BadValue(f"{folder} must be a folder, not a file or a link.")
     if status.st_mode & 0o077:
         try:
             folder.chmod(0o700)
         except PermissionError:
             raise BadValue(
-                f"{folder} is open to others and belongs to someone else; choose "
+                f"{folder} belongs to another user, and others can read it; choose "
                 "another folder."
             ) from None
     return folder
 
 
 def check_secret(path: Path) -> None:
-    """Raise unless `path` is a plain file that only its owner can read."""
+    """Raise unless `path` is an ordinary file that only its owner can read."""
     try:
         status = path.lstat()
     except FileNotFoundError:
         raise BadValue(f"{path} does not exist.") from None
     if not stat.S_ISREG(status.st_mode):
-        raise BadValue(f"{path} must be a file, and not a link to one.")
+        raise BadValue(f"{path} must be a file, not a folder or a link.")
     if status.st_mode & 0o077:
         raise BadValue(
-            f"{path} is a secret that others can read (mode "
-            f"{stat.S_IMODE(status.st_mode):o}); `chmod 600 {path}`."
+            f"{path} is secret, but others can read it (mode "
+            f"{stat.S_IMODE(status.st_mode):o}); run `chmod 600 {path}`."
         )
 
 
 def append(path: Path, content: bytes, after: int) -> None:
-    """Keep the first `after` bytes of a file and write `content` behind them.
+    """Cut a file after its first `after` bytes, and write `content` there.
 
     This is not atomic: a reader must know how many bytes of the file are valid.
     """
@@ -93,7 +96,7 @@ def append(path: Path, content: bytes, after: int) -> None:
 
 
 def pour(handle: int, content: bytes) -> None:
-    """Write all of `content` to the disk, and close the file."""
+    """Write all of `content` to an open file, flush it to the disk and close it."""
     try:
         view = memoryview(content)
         while view:
@@ -110,7 +113,7 @@ def remove(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk."""
+    """Flush the list of names in `folder` to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -119,19 +122,22 @@ def sync_folder(folder: Path) -> None:
 
 
 def digest(content: bytes) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 of `content` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of `folder`. The lock ends when the process ends."""
+    """Hold the lock of `folder`, so that no other process writes to it.
+
+    The lock is released at the end of the `with` block, or when the process ends.
+    """
     try:
         import fcntl
     except ImportError:
         raise BadValue(
-            "folders of runs and sites need file locks, which sagda supports on Linux "
-            "and macOS only; on Windows, use WSL."
+            "the folders of runs and sites need file locks, which sagda supports on "
+            "Linux and macOS only; on Windows, use WSL."
         ) from None
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -142,8 +148,8 @@ def lock(folder: Path) -> Iterator[None]:
         except OSError:
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
             raise BadValue(
-                f"{folder} is being written by process {holder or 'unknown'}; wait for "
-                "it, or choose another folder with --out."
+                f"process {holder or 'unknown'} is writing to {folder}; wait until it "
+                "ends, or choose another folder with --out."
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
@@ -153,7 +159,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def as_json(value: Any) -> str:
-    """Indented JSON, with lists of numbers on one line."""
+    """Return `value` as indented JSON. Lists of numbers stay on one line."""
     text = json.dumps(value, indent=1)
     short = lambda match: " ".join(match.group().split())
     return re.sub(r"\[[\d\s,.eE+-]*\]", short, text) + "\n"

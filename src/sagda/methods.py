@@ -1,7 +1,9 @@
-"""`@method`: turns an algorithm's factory into a maker of checked `Method`s.
+"""`Method`: an algorithm with checked hyperparameters, made by the `@method` decorator.
 
-A call checks the hyperparameters. The algorithm itself is built where it runs, inside
-a compiled program. The registry of algorithms is `sagda.algorithms.ALGORITHMS`.
+Write a function that takes hyperparameters and returns an `Algorithm`, and decorate it
+with `@method`. Calling it checks the hyperparameters and returns a `Method`. The
+`Algorithm` is built later, inside the compiled program. The algorithms of the library
+are listed in `sagda.algorithms.ALGORITHMS`.
 """
 
 import functools
@@ -23,8 +25,8 @@ from sagda.pytree import split
 class Method:
     """An algorithm with its hyperparameters.
 
-    `build` is called inside compiled programs, where rates are arguments. So a run with
-    other rates compiles nothing.
+    Rates and other real numbers are arguments of the compiled program. So a run with
+    different rates needs no new compilation.
     """
 
     def __init__(self, factory: Callable[..., Algorithm], arguments: Mapping[str, Any]):
@@ -34,11 +36,11 @@ class Method:
 
     @property
     def name(self) -> str:
-        """The factory's name as users write it, such as `sagda-i`."""
+        """The name of the algorithm as users write it, such as `sagda-i`."""
         return self.factory.__name__.replace("_", "-")
 
     def build(self) -> Algorithm:
-        """The algorithm with these hyperparameters."""
+        """Return the `Algorithm` with these hyperparameters."""
         return self.factory(**self.arguments)
 
     def tree_flatten_with_keys(self):
@@ -60,7 +62,7 @@ class Method:
 
 
 def stack(methods: Sequence[Method], dtype: Any) -> Method:
-    """Methods that differ in real numbers only, stacked into one along axis 0."""
+    """Stack methods that differ only in real numbers into one method, along axis 0."""
     if len({jax.tree.structure(method) for method in methods}) > 1:
         raise BadValue(
             "methods in one program must differ in rates and other real numbers only, "
@@ -70,7 +72,7 @@ def stack(methods: Sequence[Method], dtype: Any) -> Method:
 
 
 def rates(name: str, value: Any) -> Rates:
-    """`value` as checked `Rates`: given as such, as a pair, or as one number."""
+    """Return `value` as checked `Rates`. It may be `Rates`, a pair or one number."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         value = value.tolist()
     if isinstance(value, Rates):
@@ -98,11 +100,15 @@ def rates(name: str, value: Any) -> Rates:
 
 
 def method(factory: Callable[..., Algorithm]) -> Callable[..., Method]:
-    """Turn a factory with keyword hyperparameters into a maker of checked `Method`s.
+    """Decorate a function that takes hyperparameters and returns an `Algorithm`.
 
-    Annotations decide the checks. `Rates` are positive and finite; one number or a pair
-    is accepted. An `int` is at least 1, a `float` is finite, and a `Literal` is one of
-    its values.
+    The decorated function checks its arguments and returns a `Method`. The annotation
+    of each hyperparameter decides how its value is checked:
+
+    - `Rates`: one number or a pair of numbers, each positive and finite
+    - `int`: at least 1
+    - `float`: finite
+    - `Literal`: one of the listed values
     """
     hints = get_type_hints(factory)
     signature = inspect.signature(factory)

@@ -1,7 +1,7 @@
-"""HOST:PORT addresses, free ports, and sentences for ports that are taken.
+"""HOST:PORT addresses, and checks of ports.
 
-Simulations of several processes and federations share these. Nothing here sends
-anything; see `simulator/processes.py` and `federation/flower/processes.py` for that.
+Simulations with several processes and federations use these functions. This module
+sends no data: see `simulator/processes.py` and `federation/flower/processes.py`.
 """
 
 import socket
@@ -12,7 +12,10 @@ LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def address(flag: str, text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT; `flag` names the source in the error message."""
+    """Split `text`, written HOST:PORT, into host and port.
+
+    The error message refers to `flag`, the option that the address was given to.
+    """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise BadValue(
@@ -22,7 +25,7 @@ def address(flag: str, text: str) -> tuple[str, int]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nothing listens now."""
+    """Return a port of 127.0.0.1 that no program uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -34,18 +37,18 @@ def check_port(flag: str, host: str, port: int) -> None:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, *_, where = addresses[0]
         with socket.socket(family, kind) as probe:
-            # Without this, a port counts as taken for a minute after its last use.
+            # Without this, a port counts as used for a minute after it was closed.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
     except OSError as error:
         raise BadValue(
             f"`{flag}`: this process cannot listen on port {port} of {host} "
-            f"({error.strerror}). Choose another port, or an address of this machine."
+            f"({error.strerror}); choose another port, or an address of this machine."
         ) from None
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether a connection to `port` of `host` is accepted now."""
+    """Return whether a program accepts connections on `port` of `host` now."""
     try:
         socket.create_connection((host, port), 0.5).close()
     except OSError:

@@ -1,8 +1,8 @@
-"""Dataclasses as arguments of compiled programs.
+"""`register`: makes a dataclass an argument of programs that JAX compiles.
 
-One rule for algorithms, rates and problems: floats and arrays are arguments, which may
-change without compiling again. Whole numbers, names and functions are part of the
-program.
+Methods, rates and problems follow one rule. Floats and arrays are arguments: their
+values may change without a new compilation. Whole numbers, names and functions are
+part of the program. This module checks no values; see `check.py` for that.
 """
 
 import dataclasses
@@ -13,16 +13,19 @@ import jax
 import numpy as np
 
 C = TypeVar("C", bound=type)
-DYNAMIC = "_dynamic"  # the attribute with the names of the fields that are arguments
+DYNAMIC = "_dynamic"  # attribute that lists the names of the fields that are arguments
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a leaf is an argument: a float or an array."""
+    """Return whether `leaf` is a float or an array, and so an argument."""
     return isinstance(leaf, float | np.ndarray | np.generic | jax.Array)
 
 
 def split(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple]:
-    """The names of the fields that are arguments; (name, value) of the others."""
+    """Split fields into arguments and fixed parts.
+
+    Returns the names of the arguments, and the pairs (name, value) of all other fields.
+    """
 
     def holds_numbers(value: Any) -> bool:
         leaves = jax.tree.leaves(value)
@@ -33,15 +36,15 @@ def split(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple]:
 
 
 def register(cls: C) -> C:
-    """Make a frozen dataclass a pytree by the rule above."""
+    """Register a frozen dataclass as a pytree, by the rule in the module docstring."""
 
     def fields(obj: Any) -> dict[str, Any]:
         return {f.name: getattr(obj, f.name) for f in dataclasses.fields(obj)}
 
     def flatten_with_keys(obj: Any):
         values = fields(obj)
-        # JAX rebuilds objects with any leaves, such as None or tracers. The record of
-        # the first flattening decides then.
+        # JAX may rebuild an object with other leaves, such as None or tracers. Their
+        # types say nothing, so `DYNAMIC` records which fields were arguments at first.
         names = getattr(obj, DYNAMIC, None)
         if names is None:
             names, fixed = split(values)

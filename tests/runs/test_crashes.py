@@ -341,11 +341,11 @@ def test_saved_arrays_know_their_setting(quadratic):
         assert other["setting"].tobytes() == arrays["setting"].tobytes()
     arrays.pop("setting")
     assert run(rounds=4, resume=arrays).round == 4
-    with pytest.raises(BadValue, match="its history has no column 'drift'; give the"):
+    with pytest.raises(BadValue, match="its history has no column 'drift'; use"):
         run(rounds=4, resume=arrays, metrics=["drift"])
     drift = saved(run(metrics=["drift"]))
     drift.pop("setting")
-    with pytest.raises(BadValue, match="its history has the column 'drift'; give the"):
+    with pytest.raises(BadValue, match="its history has the column 'drift'; use"):
         run(rounds=4, resume=drift)
 
 
@@ -368,7 +368,7 @@ def test_a_second_writer_is_refused(home, tmp_path, capsys):
     with durable.lock(folder):
         code, _, err = finish(start(home, "run", *JOB, "--out", folder))
         assert code == 2
-        assert f"is being written by process {os.getpid()}" in err
+        assert f"process {os.getpid()} is writing to {folder}" in err
     assert not (folder / "config.toml").exists()
     quick = ["--problem", "quadratic", "--rounds", "2", "--out", str(folder)]
     assert main(["run", *quick]) == 0

@@ -83,7 +83,7 @@ def test_keys_from_the_command_line(tmp_path, monkeypatch, capsys):
         ("keys show --keys none", "none must hold the coordinator's keys, found none"),
         (
             "join --server 127.0.0.1:8 --data rows.csv --key open.key --ca keys/ca.crt",
-            "open.key is a secret that others can read (mode 644); `chmod 600",
+            "open.key is secret, but others can read it (mode 644); run `chmod 600",
         ),
         (
             "join --server 127.0.0.1:8 --data rows.csv --key a.key --ca keys/ca.crt",
