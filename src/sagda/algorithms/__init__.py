@@ -1,8 +1,9 @@
-"""The registry of algorithms, and one module per algorithm.
+"""The registry of algorithms. Each algorithm has a module in this folder.
 
-A new algorithm is a module with a `@method` function, and one line in `ALGORITHMS`.
-Commands, tests, docs and federations read the registry. To write one, read `sagda.py`
-and `sagda.core`.
+To add an algorithm, write a module with a `@method` function, and add one line to
+`ALGORITHMS`. The commands, tests, docs and federations read this registry. Read
+`algorithms/sagda.py` first for an example, and `core.py` for the types. No algorithm
+runs here: see `simulator` and `federation`.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ ALGORITHMS: dict[str, Callable[..., Method]] = {
 
 
 def algorithm(name: str, **parameters) -> Method:
-    """The algorithm of that name with the given hyperparameters.
+    """Return the algorithm called `name` with the given hyperparameters.
 
     Examples:
         >>> algorithm("fsgda", local_lr=0.1, local_steps=5).arguments["local_steps"]

@@ -1,4 +1,4 @@
-"""CD-MA: local steps and a plain average, for cohorts of any size."""
+"""CD-MA: clients make local steps, and the server averages the results."""
 
 from sagda.algorithms.sagda import fsgda
 from sagda.core import Algorithm, Rates
@@ -11,16 +11,20 @@ def cd_ma(
     local_lr: Rates = Rates(0.01, 0.01),
     local_steps: int = 10,
 ) -> Algorithm:
-    """CD-MA (later CDMA-NC): FSGDA whose server takes the clients' mean iterate.
+    """CD-MA: clients make local steps, and the server takes the mean of their results.
 
-    1. The server sends z_t; client i in S_t takes K steps along grad f_i(z; xi_k).
-    2. z_{t+1} is the mean of the iterates that they reach.
+    It is FSGDA with server rates 1. The last version of its paper calls it CDMA-NC.
 
-    (The SAGDA paper prints that mean added to z_t; the authors' program replaces z_t.)
+    1. The server sends z_t to the clients of the cohort S_t.
+    2. Client i takes K local steps along grad f_i(z; xi_k), and sends its last iterate.
+    3. The server sets z_{t+1} to the mean of these iterates.
+
+    The SAGDA paper adds that mean to z_t. The program of its authors replaces z_t by
+    the mean, as is done here.
 
     Args:
-        local_lr: the rates eta_x and eta_y.
-        local_steps: K.
+        local_lr: the step sizes eta_x and eta_y.
+        local_steps: K, the number of local steps.
 
     Examples:
         >>> cd_ma(local_steps=5).name

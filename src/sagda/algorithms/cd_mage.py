@@ -1,7 +1,9 @@
-"""CD-MAGE and CD-MAGE+: steps corrected by the cohort's gradient at the round's start.
+"""CD-MAGE and CD-MAGE+: local steps corrected by an estimate of the global gradient.
 
-Both have two exchanges per round. The first gives e_t, an estimate of grad f(z_t). In
-the second, clients step along e_t, corrected on the sample of each step.
+Both need two exchanges per round. The first one gives e_t, an estimate of grad f(z_t).
+In the second one, clients make local steps along e_t plus a correction. The correction
+is the difference of two gradients on the sample of the step. For control variates, see
+`sagda.py`.
 """
 
 from typing import NamedTuple
@@ -17,11 +19,11 @@ class Anchor(NamedTuple):
     """The server's state of CD-MAGE."""
 
     z: Point  # (x_t, y_t)
-    e: Point  # e_t
+    e: Point  # e_t, the estimate of grad f(z_t)
 
 
 def anchored(f: Objective, z_t, e, lr: Rates, steps: int, turn: Turn):
-    """K steps along grad f_i(z; xi_k) - grad f_i(z_t; xi_k) + e_t."""
+    """Take steps from z_t along grad f_i(z; xi_k) - grad f_i(z_t; xi_k) + e_t."""
 
     def step(z, xi):
         return f.step(z, f.grad(z, xi) - f.grad(z_t, xi) + e, lr)
@@ -36,21 +38,23 @@ def cd_mage(
     local_steps: int = 10,
     anchor_batch: Rows = "all",
 ) -> Algorithm:
-    """CD-MAGE (later CDMA-ONE): each step is corrected on its own sample.
+    """CD-MAGE: local steps along the cohort's mean gradient, corrected at each step.
 
-    1. The server sends z_t; client i in S_t replies with its gradient at z_t. Their
-       mean is e_t.
-    2. The server sends e_t to the same S_t; client i takes K steps along
+    The last version of its paper calls it CDMA-ONE.
+
+    1. The server sends z_t. Each client in the cohort S_t replies with its gradient at
+       z_t. The server computes e_t, the mean of these gradients.
+    2. The server sends e_t to the same clients. Client i takes K steps along
        grad f_i(z; xi_k) - grad f_i(z_t; xi_k) + e_t.
-    3. z_{t+1} is the mean of the iterates that they reach.
+    3. The server sets z_{t+1} to the mean of the clients' last iterates.
 
-    A step takes two gradients.
+    Each local step needs two gradients.
 
     Args:
-        local_lr: the rates eta_x and eta_y.
-        local_steps: K.
-        anchor_batch: the rows of the gradient in 1: `all` local ones as in the
-            authors' program, or a `batch`.
+        local_lr: the step sizes eta_x and eta_y.
+        local_steps: K, the number of local steps.
+        anchor_batch: the rows of the gradient at z_t: `all` local rows, as in the
+            program of the authors, or a random `batch`.
 
     Examples:
         >>> [phase.name for phase in cd_mage().build().phases]
@@ -88,8 +92,8 @@ class Recursive(NamedTuple):
     """The server's state of CD-MAGE+."""
 
     z: Point  # (x_t, y_t)
-    z_old: Point  # the iterate one round before
-    e: Point  # e_t
+    z_old: Point  # z_{t-1}
+    e: Point  # e_t, the estimate of grad f(z_t)
 
 
 @method
@@ -101,28 +105,33 @@ def cd_mage_plus(
     decay: float = 0.2,
     anchor_batch: Rows = "all",
 ) -> Algorithm:
-    """CD-MAGE+ (later CDMA-ADA): CD-MAGE with an estimate carried over rounds.
+    """CD-MAGE+: CD-MAGE whose gradient estimate also uses the earlier rounds.
 
-    1. The server sends z_t and z_{t-1}; client i in S_t replies with
-       grad f_i(z_t; B_i) - (1 - alpha_t) grad f_i(z_{t-1}; B_i); the server adds
-       (1 - alpha_t) e_{t-1} to their mean, which is e_t.
-    2. and 3. as `cd_mage`, with rates eta / (t+1)^a.
+    The last version of its paper calls it CDMA-ADA.
 
-    alpha_t = min(c / (t+1)^(2a), 1), and alpha_0 = 1; with c = 1 and a = 0 this is
-    CD-MAGE.
+    1. The server sends z_t and z_{t-1}. Each client in the cohort S_t replies with
+       grad f_i(z_t; B_i) - (1 - alpha_t) grad f_i(z_{t-1}; B_i). The server sets e_t to
+       the mean of the replies plus (1 - alpha_t) e_{t-1}.
+    2. The server sends e_t to the same clients. Client i takes K steps along
+       grad f_i(z; xi_k) - grad f_i(z_t; xi_k) + e_t, with step sizes eta / (t+1)^a.
+    3. The server sets z_{t+1} to the mean of the clients' last iterates.
+
+    alpha_0 = 1, and alpha_t = min(c / (t+1)^(2a), 1) in later rounds. With c = 1 and
+    a = 0, the method is CD-MAGE.
 
     Args:
-        local_lr: the rates eta_x and eta_y of the first round.
-        local_steps: K.
+        local_lr: the step sizes eta_x and eta_y of the first round.
+        local_steps: K, the number of local steps.
         weight: c, for x and for y.
-        decay: a.
-        anchor_batch: the rows B_i: `all` local ones, or a `batch`.
+        decay: a, the exponent by which step sizes and alpha_t decrease.
+        anchor_batch: the rows B_i: `all` local rows, or a random `batch`.
 
     Examples:
         >>> cd_mage_plus(decay=0.0, weight=0.1).arguments["weight"]
         Rates(x=0.1, y=0.1)
 
-    Reference: as `cd_ma`; the defaults of a and c are the authors' for AUC on MNIST.
+    Reference: as `cd_ma`. The defaults of a and c are those that the authors use for
+    AUC on MNIST.
     """
 
     def rates(t):

@@ -1,7 +1,9 @@
-"""What a phase costs one client: bytes from shapes, gradients from traced calls.
+"""`cost`: the bytes and gradients that one client needs in each phase of a round.
 
-Measured, so an algorithm declares none of it. What a device needs for the work is in
-`simulator.workload`; what a whole run has used is in the columns of its history.
+Bytes follow from the shapes of messages. Gradients are counted in a traced program. So
+an algorithm has to declare neither. The memory and work of a device are estimated in
+`simulator/workload.py`. The totals of a run are columns of its history, see
+`simulator/recorder.py`.
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +19,18 @@ from sagda.keys import Key
 
 
 class PhaseCost(NamedTuple):
-    """One client's costs of one phase."""
+    """The costs of one phase for one client."""
 
     name: str
-    bytes_down: int
-    bytes_up: int
-    gradients: int  # stochastic gradients
-    rows: int  # rows drawn for them
+    bytes_down: int  # from the server to the client
+    bytes_up: int  # from the client to the server
+    gradients: int  # all gradients, including those on all local rows
+    rows: int  # rows drawn for stochastic gradients
     passes: int  # gradients on all local rows
 
 
 class Calls(NamedTuple):
-    """Counts of gradients, of the rows drawn for them, and of passes over all rows."""
+    """Counts of gradients, of rows drawn for them, and of gradients on all rows."""
 
     gradients: int = 0
     rows: int = 0
@@ -42,12 +44,12 @@ MARK = "a_gradient"
 
 
 def a_gradient(z: Point, xi: jax.Array) -> Point:
-    """Marks one stochastic gradient in a traced program, by its name."""
+    """Stand for one gradient in a traced program, where `calls_in` finds its name."""
     return z
 
 
 class Probe(Objective):
-    """An objective without data, whose gradients are marks in a traced program."""
+    """An objective without data, whose gradients can be counted in a traced program."""
 
     def __init__(self, batch_size: int | None):
         self.batch_size = batch_size
@@ -68,10 +70,14 @@ class Probe(Objective):
 
 
 def calls_in(program: Any) -> Calls:
-    """Count the marks in a traced program. Those in a loop count each time it runs."""
+    """Count the gradients in a traced program, made with `Probe`.
+
+    A gradient in a loop counts as often as the loop runs.
+    """
     total = Calls()
     for equation in program.eqns:
         if equation.params.get("name") == MARK:
+            # The last argument is the sample, whose width `Probe.draw` explains.
             width = equation.invars[-1].aval.shape[-1]
             total = total.plus(Calls(1, width, int(width == 0)), 1)
             continue
@@ -79,15 +85,15 @@ def calls_in(program: Any) -> Calls:
             calls = calls_in(sub)
             if equation.primitive.name == "while" and calls.gradients:
                 raise BadValue(
-                    "gradients inside a loop of unknown length cannot be counted; use "
-                    "sagda.loop."
+                    "gradients must not be in a loop of unknown length, where they "
+                    "cannot be counted; use `sagda.loop` for the local steps."
                 )
             total = total.plus(calls, repeats(equation))
     return total
 
 
 def size_of(tree: PyTree) -> int:
-    """Bytes of the arrays, or of the arrays of these shapes, in a tree."""
+    """Return the bytes of all arrays in a tree. Shapes count like arrays."""
     return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(tree))
 
 
@@ -98,9 +104,10 @@ def cost(
     batch_size: int | None = None,
     opening: bool = False,
 ) -> tuple[PhaseCost, ...]:
-    """The costs of each phase of a round (or of the opening) for one client.
+    """Return the costs of each phase of a round, for one client.
 
-    The phases are traced; nothing is computed.
+    With `opening`, these are the costs of the opening phases before the first round.
+    The phases are traced only, so no gradient is computed.
 
     Examples:
         >>> from sagda import Point, sagda_i

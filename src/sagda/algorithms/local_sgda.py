@@ -1,4 +1,4 @@
-"""Local SGDA, and Local SGDA+, which takes the gradients in y at an old x."""
+"""Local SGDA, and Local SGDA+, which computes the gradients in y at an older x."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ def local_sgda(
     local_lr: Rates = Rates(0.01, 0.01),
     local_steps: int = 10,
 ) -> Algorithm:
-    """Local SGDA: K steps of every client, then the mean of their iterates.
+    """Local SGDA: clients make local steps, and the server averages their iterates.
 
-    It is FSGDA with server rates 1, as is CD-MA. Its analysis has all clients in every
-    round. Cohorts are possible here.
+    It is FSGDA with server rates 1, and the same method as CD-MA. In its analysis all
+    clients take part in every round. Here the cohort may be smaller.
 
     Args:
-        local_lr: the rates eta_x and eta_y.
-        local_steps: K.
+        local_lr: the step sizes eta_x and eta_y.
+        local_steps: K, the number of local steps.
 
     Examples:
         >>> local_sgda().build().phases[0].name
@@ -36,7 +36,7 @@ class Snapshot(NamedTuple):
     """The server's state of Local SGDA+."""
 
     z: Point  # (x_t, y_t)
-    x_old: PyTree  # the x of gradients in y
+    x_old: PyTree  # the snapshot of x, where clients compute the gradients in y
 
 
 @method
@@ -46,20 +46,21 @@ def local_sgda_plus(
     local_steps: int = 10,
     snapshot_every: int = 10,
 ) -> Algorithm:
-    """Local SGDA+: ascent on y at a snapshot of x that is at most S rounds old.
+    """Local SGDA+: Local SGDA whose gradients in y are computed at an older x.
 
-    1. The server sends z_t and the snapshot x_old.
-    2. Client i in S_t takes K steps: x along grad_x f_i(x, y; xi_k), y along
-       grad_y f_i(x_old, y; xi_k), on the same sample.
-    3. z_{t+1} is the mean of the iterates that they reach. Every S rounds x_old becomes
-       x_{t+1}.
+    1. The server sends z_t and x_old, a snapshot of x.
+    2. Each client in the cohort S_t takes K steps: x along grad_x f_i(x, y; xi_k), and
+       y along grad_y f_i(x_old, y; xi_k), on the same sample.
+    3. The server sets z_{t+1} to the mean of the clients' last iterates. Every S rounds
+       it sets x_old to x_{t+1}.
 
-    Every message has the snapshot, and its bytes count. A step takes two gradients.
+    The snapshot is sent in every round, and its bytes are counted. Each local step
+    needs two gradients.
 
     Args:
-        local_lr: the rates eta_x and eta_y.
-        local_steps: K.
-        snapshot_every: S, in rounds.
+        local_lr: the step sizes eta_x and eta_y.
+        local_steps: K, the number of local steps.
+        snapshot_every: S, the number of rounds between two snapshots.
 
     Examples:
         >>> local_sgda_plus(snapshot_every=5).name

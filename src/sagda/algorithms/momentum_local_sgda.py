@@ -1,4 +1,4 @@
-"""Momentum Local SGDA: steps along running means of gradients, averaged with z."""
+"""Momentum Local SGDA: local steps along a running mean of gradients."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,10 @@ from sagda.methods import method
 
 
 class Moving(NamedTuple):
-    """The server's state."""
+    """The server's state of Momentum Local SGDA."""
 
     z: Point  # (x_t, y_t)
-    d: Point  # the mean direction
+    d: Point  # d_t, the mean of the clients' directions
 
 
 @method
@@ -20,19 +20,20 @@ def momentum_local_sgda(
     local_steps: int = 10,
     momentum: float = 0.3,
 ) -> Algorithm:
-    """Momentum Local SGDA: each step goes along a running mean of gradients.
+    """Momentum Local SGDA: Local SGDA with steps along a running mean of gradients.
 
-    0. Before the first round every client replies with a gradient at z_0; their mean
-       is d_0.
-    1. The server sends z_t and d_t; client i in S_t repeats K times: a step along d,
-       then d = (1 - b) d + b grad f_i(z; xi_k) at the new z.
-    2. z_{t+1} and d_{t+1} are the means of the z and d that they reach.
+    0. Before the first round, every client sends a gradient at z_0. The server computes
+       d_0, the mean of these gradients.
+    1. The server sends z_t and d_t. Each client in the cohort S_t repeats K times: take
+       a step along d, then set d = (1 - b) d + b grad f_i(z; xi_k) at the new z.
+    2. The server sets z_{t+1} and d_{t+1} to the means of the clients' last z and d.
 
     Args:
-        local_lr: the step sizes, alpha eta_x and alpha eta_y in the paper.
-        local_steps: K.
-        momentum: b, beta alpha in the paper, where beta is about 3. With 1, d is the
-            last gradient.
+        local_lr: the step sizes eta_x and eta_y, which include the factor alpha of the
+            paper.
+        local_steps: K, the number of local steps.
+        momentum: b, the weight of the newest gradient. In the paper it is beta alpha,
+            with beta about 3. If b = 1, d is the newest gradient.
 
     Examples:
         >>> momentum_local_sgda(momentum=0.5).arguments["momentum"]

@@ -15,20 +15,23 @@ def parallel_sgda(
     batches_per_round: int = 1,
     rate: Literal["local", "product"] = "local",
 ) -> Algorithm:
-    """Parallel SGDA: the server steps along the mean of the clients' gradients at z_t.
+    """Parallel SGDA: the server makes one step per round along the mean gradient.
 
-    1. The server sends z_t; client i in S_t replies with the mean of B stochastic
-       gradients at z_t.
-    2. The server descends on x and ascends on y along the mean reply.
+    1. The server sends z_t. Each client in the cohort S_t replies with the mean of B
+       stochastic gradients at z_t.
+    2. The server descends on x and ascends on y along the mean of the replies.
 
-    (The paper prints a minus in both updates; y must ascend.)
+    The SAGDA paper has a minus sign in both updates. This is an error, since y must
+    ascend.
 
     Args:
-        local_lr: the local rates eta_{x,l} and eta_{y,l}.
-        server_lr: the server's rates; used only with `rate="product"`.
-        batches_per_round: B. With B = K it uses as many samples as other methods.
-        rate: the step is the `local` rate, as in the paper's figures, or the `product`
-            of local and server rates, which makes it FSGDA with K = 1.
+        local_lr: the local step sizes eta_{x,l} and eta_{y,l}.
+        server_lr: the step sizes of the server; used only with `rate="product"`.
+        batches_per_round: B, the number of batches. With B = K, a round uses as many
+            samples as K local steps.
+        rate: how the step size is computed. `local` uses the local step sizes, as the
+            figures of the paper do. `product` multiplies them by those of the server,
+            which makes the method FSGDA with K = 1.
 
     Examples:
         >>> parallel_sgda(batches_per_round=10).name

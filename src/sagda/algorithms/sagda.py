@@ -1,7 +1,8 @@
-"""SAGDA, Algorithm 1 of Yang et al. (2022), and FSGDA, its case without variates.
+"""SAGDA, Algorithm 1 of Yang et al. (2022), and FSGDA, which has no control variates.
 
-The numbers in comments are the lines of Algorithm 1. Whoever runs the algorithm samples
-S_t (line 4). Sending and receiving (lines 7 and 9) are a phase's `broadcast` and reply.
+A number in a comment is a line of Algorithm 1. Three of its lines are not in this
+module. The simulator or the federation samples the cohort S_t (line 4), and sends and
+receives the messages (lines 7 and 9). The theorems are in `sagda.theory`.
 """
 
 from typing import Literal, NamedTuple
@@ -13,14 +14,14 @@ Rows = Literal["batch", "all"]  # the rows of a gradient at z_t
 
 
 class State(NamedTuple):
-    """The server's state."""
+    """The server's state of SAGDA."""
 
     z: Point  # (x_t, y_t)
-    v: Point  # the mean control variate, (vbar_x, vbar_y)
+    v: Point  # vbar, the mean of the control variates, for x and y
 
 
 def local_updates(f: Objective, z, v_i, v, lr: Rates, steps: int, turn: Turn):
-    """10: K steps of descent on x and ascent on y along grad f_i - v_i + v."""
+    """Take K steps: descend on x, ascend on y along grad f_i - v_i + v (line 10)."""
 
     def step(z, xi):
         return f.step(z, f.grad(z, xi) - v_i + v, lr)
@@ -29,7 +30,7 @@ def local_updates(f: Objective, z, v_i, v, lr: Rates, steps: int, turn: Turn):
 
 
 def variate(f: Objective, z, rows: Rows, turn: Turn):
-    """A stochastic gradient at z_t, on a fresh batch or on all local rows."""
+    """Return the gradient of f_i at z_t, on a new batch or on all local rows."""
     key = turn.key("variate")
     return f.grad(z, f.whole(key) if rows == "all" else f.draw(key))
 
@@ -43,23 +44,26 @@ def sagda_i(
     start: Literal["zeros", "warm"] = "zeros",
     variate_batch: Rows = "batch",
 ) -> Algorithm:
-    """SAGDA, Option I: each client keeps its variate v_i; one exchange a round.
+    """SAGDA, Option I: local steps corrected by stored gradients, one exchange a round.
 
-    1. The server sends z_t and vbar = (1/M) sum over all clients of v_i.
-    2. Client i in S_t takes K steps along grad f_i(z; xi_k) - v_i + vbar,
-    3. then renews v_i by a fresh stochastic gradient at z_t, and sends how far it
-       moved and how much v_i changed.
-    4. The server moves by the mean displacement times the server rates, and adds
-       (1/M) times the sum of the changes to vbar.
+    Each client i stores a control variate v_i, a gradient at an earlier iterate. It
+    corrects the local steps, so that clients with different data do not drift apart.
+
+    1. The server sends z_t and vbar, the mean of v_i over all M clients.
+    2. Each client in the cohort S_t takes K steps along grad f_i(z; xi_k) - v_i + vbar.
+    3. It then sets v_i to a new stochastic gradient at z_t. It sends its displacement
+       and the change of v_i.
+    4. The server moves z by the mean displacement times the server step sizes. It adds
+       the sum of the changes, divided by M, to vbar.
 
     Args:
-        local_lr: the local rates eta_{x,l} and eta_{y,l}.
-        server_lr: the server's rates eta_{x,g} and eta_{y,g}.
-        local_steps: K.
-        start: v_i before a client's first round: `zeros`, or `warm`, a stochastic
-            gradient at z_0 from each of the M clients in one opening exchange (the case
-            that Theorem 1 covers).
-        variate_batch: the rows of v_i: a `batch`, or `all` local ones.
+        local_lr: the local step sizes eta_{x,l} and eta_{y,l}.
+        server_lr: the step sizes of the server, eta_{x,g} and eta_{y,g}.
+        local_steps: K, the number of local steps.
+        start: the control variates before the first round. `zeros` sets v_i = 0. With
+            `warm`, each of the M clients computes a stochastic gradient at z_0, in one
+            additional exchange. Theorem 1 covers this case.
+        variate_batch: the rows of v_i: a random `batch`, or `all` local rows.
 
     Examples:
         >>> sagda_i(local_lr=(0.01, 0.05), local_steps=5)  # doctest: +ELLIPSIS
@@ -112,21 +116,25 @@ def sagda_ii(
     local_steps: int = 10,
     variate_batch: Rows = "batch",
 ) -> Algorithm:
-    """SAGDA, Option II: fresh variates every round, gathered by a second exchange.
+    """SAGDA, Option II: local steps corrected by new gradients, two exchanges a round.
 
-    1. The server sends z_t; client i in S_t answers with v_i, a stochastic gradient.
-    2. The server sends vbar, the mean of those v_i, to the same S_t.
-    3. Client i takes K steps along grad f_i(z; xi_k) - v_i + vbar and sends how far it
-       moved; the server moves by the mean times the server rates.
+    1. The server sends z_t. Each client in the cohort S_t replies with v_i, a
+       stochastic gradient at z_t.
+    2. The server sends vbar, the mean of these v_i, to the same clients.
+    3. Client i takes K steps along grad f_i(z; xi_k) - v_i + vbar, and sends its
+       displacement.
+    4. The server moves z by the mean displacement times the server step sizes.
 
-    Clients keep nothing between rounds. With m = M both options remove the client
-    drift. With m < M, vbar has the noise of drawing S_t, which Option I removes.
+    Clients store nothing between rounds: the control variates v_i are new in every
+    round. If all clients take part (m = M), both options
+    remove the client drift. If m < M, vbar varies with the random cohort. Option I does
+    not have this noise.
 
     Args:
-        local_lr: the local rates eta_{x,l} and eta_{y,l}.
-        server_lr: the server's rates eta_{x,g} and eta_{y,g}.
-        local_steps: K.
-        variate_batch: the rows of v_i: a `batch`, or `all` local ones.
+        local_lr: the local step sizes eta_{x,l} and eta_{y,l}.
+        server_lr: the step sizes of the server, eta_{x,g} and eta_{y,g}.
+        local_steps: K, the number of local steps.
+        variate_batch: the rows of v_i: a random `batch`, or `all` local rows.
 
     Examples:
         >>> sagda_ii().name
@@ -140,7 +148,7 @@ def sagda_ii(
 
     def collect(f, z, memory, turn):
         v_i = variate(f, z, variate_batch, turn)  # 6
-        return v_i, (z, v_i)  # kept for the second exchange
+        return v_i, (z, v_i)  # the second exchange needs z_t and v_i
 
     def average(state, v, share, t):
         return state._replace(v=v)  # 6
@@ -164,7 +172,7 @@ def sagda_ii(
 
 
 class Iterate(NamedTuple):
-    """The server's state of methods that keep nothing but z."""
+    """The server's state of methods that need only z."""
 
     z: Point  # (x_t, y_t)
 
@@ -176,18 +184,19 @@ def fsgda(
     server_lr: Rates = Rates(2.0, 2.0),
     local_steps: int = 10,
 ) -> Algorithm:
-    """FSGDA: SAGDA with all control variates at zero, which are neither sent nor kept.
+    """FSGDA: local steps without correction; the server scales their mean.
 
-    1. The server sends z_t; client i in S_t takes K steps along grad f_i(z; xi_k) and
-       sends how far it moved.
-    2. The server moves by the mean displacement times the server rates.
+    1. The server sends z_t. Each client in the cohort S_t takes K steps along
+       grad f_i(z; xi_k), and sends its displacement.
+    2. The server moves z by the mean displacement times the server step sizes.
 
-    With server rates 1 it is Local SGDA.
+    It is SAGDA with all control variates zero. With server step sizes 1 it is Local
+    SGDA.
 
     Args:
-        local_lr: the local rates eta_{x,l} and eta_{y,l}.
-        server_lr: the server's rates eta_{x,g} and eta_{y,g}.
-        local_steps: K.
+        local_lr: the local step sizes eta_{x,l} and eta_{y,l}.
+        server_lr: the step sizes of the server, eta_{x,g} and eta_{y,g}.
+        local_steps: K, the number of local steps.
 
     Examples:
         >>> fsgda(local_lr=0.1).build().phases[0].name

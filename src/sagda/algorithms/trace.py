@@ -1,8 +1,9 @@
-"""One client traced through a round: shapes of messages, and the programs it runs.
+"""`trace_round`: the shapes of messages and the programs of one client in a round.
 
-Nothing is computed. `costs.cost` counts bytes and gradients with it, the simulator
-estimates a client's work, and federations learn the shapes of their messages. What a
-phase does with its numbers is in the algorithm's own module.
+The round is traced by JAX, and nothing is computed. There are three users.
+`costs.cost` counts bytes and gradients. `simulator/workload.py` estimates the work of a
+client. Federations check the shapes of their messages. How a round is computed is in
+`core.run_round`.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,19 +24,18 @@ from sagda.core import (
 )
 from sagda.keys import root_key
 
-# Bytes of intermediate arrays that clients or rows processed together may hold, where
-# only memory limits their number.
+# Limit for the intermediate arrays of one batch, in bytes. `batch_that_fits` uses it.
 MEMORY = 2**28
 
 
 class TracedPhase(NamedTuple):
-    """One client's part in a phase. All arrays are shapes (`jax.ShapeDtypeStruct`)."""
+    """The work of one client in a phase. Arrays are shapes (`jax.ShapeDtypeStruct`)."""
 
     phase: Phase
     message: PyTree  # from the server to the client
     reply: PyTree  # from the client to the server
-    kept: PyTree  # what the client keeps until the next phase of this round
-    program: Any  # the client's work as a traced program (a jaxpr)
+    kept: PyTree  # passed to the next phase of the same round, see `Phase`
+    program: Any  # the client function as a traced program (a jaxpr)
 
 
 def trace_round(
@@ -45,20 +45,22 @@ def trace_round(
     *arguments: Any,
     opening: bool = False,
 ) -> Iterator[TracedPhase]:
-    """The phases of a round (or of the opening), each traced for one client.
+    """Trace each phase of a round for one client.
 
     Args:
-        algorithm: its state starts at `init(z)`, the client's memory at `memory(z)`.
+        algorithm: the algorithm. Its first state is `init(z)`, and the first memory of
+            the client is `memory(z)`.
         z: the iterate, or its shape.
-        objective: makes the client's objective inside the traced program, from
-        arguments: arrays or shapes, which become arguments of that program.
-        opening: trace the opening phases, not those of a round.
+        objective: a function that makes the client's objective from `arguments`. It is
+            called inside the traced program.
+        arguments: arrays or shapes. They become arguments of the traced program.
+        opening: whether to trace the opening phases in place of a round.
     """
     t = jax.ShapeDtypeStruct((), jnp.int32)
     state = jax.eval_shape(algorithm.init, z)
     memory = kept = jax.eval_shape(algorithm.memory, z)
     for phase in algorithm.opening if opening else algorithm.phases:
-        # A fresh cohort has kept nothing from the phases before.
+        # A new cohort starts from the memory, as in the first phase.
         kept = memory if phase.resample else kept
         message = jax.eval_shape(phase.broadcast, state)
 
@@ -71,7 +73,7 @@ def trace_round(
                 return out
             raise BadKind(
                 f"the client function of phase {phase.name!r} must return a pair "
-                f"(reply, kept), got {type(out).__name__}."
+                f"(reply, kept), got a value of type {type(out).__name__}."
             )
 
         program, (reply, kept) = jax.make_jaxpr(work, return_shape=True)(
@@ -87,7 +89,7 @@ def trace_round(
 
 
 def programs_in(equation: Any) -> list[Any]:
-    """The programs inside an equation, such as a loop's body."""
+    """Return the programs inside an equation, such as the body of a loop."""
     parts = jax.tree.leaves(
         list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
     )
@@ -96,12 +98,15 @@ def programs_in(equation: Any) -> list[Any]:
 
 
 def repeats(equation: Any) -> int:
-    """How often the programs in an equation run; 1 for a loop of unknown length."""
+    """Return how often the programs in an equation run.
+
+    The answer is 1 for a loop of unknown length.
+    """
     return equation.params["length"] if equation.primitive.name == "scan" else 1
 
 
 def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """All equations of a traced program, each with the number of times it runs."""
+    """Return all equations of a traced program, each with how often it runs."""
     for equation in program.eqns:
         yield equation, times
         for part in programs_in(equation):
@@ -109,14 +114,14 @@ def equations(program: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 
 
 def bytes_of(variable: Any) -> int:
-    """The size of an array in a traced program; 0 for random keys and the like."""
+    """Return the bytes of a variable in a traced program. Random keys count as 0."""
     kind = getattr(variable.aval, "dtype", None)
     return variable.aval.size * getattr(kind, "itemsize", 0)
 
 
 def batch_that_fits(one: Callable, *arguments: Any) -> int:
-    """How many calls of `one` can be batched before their arrays exceed `MEMORY`."""
+    """Return how many calls of `one` can run in one batch within `MEMORY` bytes."""
     made = equations(jax.make_jaxpr(one)(*arguments).jaxpr)
     largest = max((bytes_of(v) for e, _ in made for v in e.outvars), default=1)
-    # About four arrays of the largest size exist at a time.
+    # A program holds about four arrays of the largest size at the same time.
     return max(1, MEMORY // (4 * max(largest, 1)))
