@@ -369,7 +369,7 @@ def test_a_mistake_found_late_leaves_the_folder_free(capsys):
     run = ("run", "--problem", "quadratic", "--rounds", 2, "--out", "late", "--layout")
     code, _, err = sagda(*run, "mapped/99", capsys=capsys)
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "`layout` must ask for at most" in err
+    assert "`layout` must use at most" in err
     assert sagda(*run, "mapped", capsys=capsys)[0] == 0
     kept = Path("late/config.toml").read_text()
     assert sagda(*run, "mapped/99", capsys=capsys)[0] == 2

@@ -534,25 +534,25 @@ MISTAKES = {
         lambda: simulate(
             MinMax(lambda x, y, b: (b.features @ x).mean() + y, x=np.zeros(3), y=0.0)
         ),
-        "the loss of MinMax must have one value per row, got shape () for 20 rows; "
-        "leave their mean to sagda.",
+        "the loss of MinMax must return one value per row, got shape () for 20 rows; "
+        "do not take the mean, since sagda does that.",
     ),
     "two losses": (
         lambda: simulate(MinMax(lambda x, y, b: (b.label, y), x=np.zeros(3), y=0.0)),
-        "the loss of MinMax must have one value per row, got a tuple for 20 rows; "
-        "leave their mean to sagda.",
+        "the loss of MinMax must return one value per row, got a tuple for 20 rows; "
+        "do not take the mean, since sagda does that.",
     ),
     "an infeasible start": (
         lambda: simulate(one_function(y=np.full(3, 1.0))),
-        "the start of `y` must lie in Ball(radius=0.3, norm=2, rows=False), and does "
-        "not; its `project` gives the nearest point that does.",
+        "the start of `y` must lie in Ball(radius=0.3, norm=2, rows=False), but does "
+        "not; use the method `project` of the set to get the nearest point in it.",
     ),
     "an infeasible start for one run": (
         lambda: simulate(
             Agnostic().problem(), start=Point(np.zeros(3), np.array([0.5, 0.6, 0.1]))
         ),
-        "the start of `y` must lie in Simplex(scale=1.0), and does not; its `project` "
-        "gives the nearest point that does.",
+        "the start of `y` must lie in Simplex(scale=1.0), but does not; use the method "
+        "`project` of the set to get the nearest point in it.",
     ),
     "an unknown set": (
         lambda: one_function(y_in="simplex"),

@@ -105,11 +105,11 @@ CASES = {
     ),
     "cohort above the clients": (
         lambda: simulate(cohort=5),
-        "`cohort` must be between 1 and 4, the clients, got 5.",
+        "`cohort` must be between 1 and 4, the number of clients, got 5.",
     ),
     "empty cohort": (
         lambda: simulate(cohort=0),
-        "`cohort` must be between 1 and 4, the clients, got 0.",
+        "`cohort` must be between 1 and 4, the number of clients, got 0.",
     ),
     "no rounds": (
         lambda: simulate(rounds=0),
@@ -125,8 +125,8 @@ CASES = {
     ),
     "batch above the local rows": (
         lambda: simulate(batch_size=99),
-        "`batch_size` must be between 1 and 5, the rows of the largest client (None "
-        "takes all), got 99.",
+        "`batch_size` must be between 1 and 5, the rows of the largest client, or "
+        "None for all rows, got 99.",
     ),
     "certain drop-out": (
         lambda: simulate(dropout=1.0),
@@ -142,7 +142,7 @@ CASES = {
     ),
     "no seeds": (
         lambda: simulate(seeds=[]),
-        "`seeds` must hold at least one seed, got none.",
+        "`seeds` must contain at least one seed, got none.",
     ),
     "a negative seed": (
         lambda: simulate(seeds=[-1]),
@@ -163,13 +163,13 @@ CASES = {
     ),
     "drift that nobody tells": (
         lambda: simulate(method=sagda.parallel_sgda(), metrics="drift"),
-        "`metrics` may contain drift only where clients report how far they moved, "
-        "which is not so for parallel-sgda on AUC.",
+        "`metrics` can contain drift only if clients report how far they moved; remove "
+        "it for parallel-sgda on AUC.",
     ),
     "variates where there are none": (
         lambda: simulate(metrics=["variate_lag"]),
-        "`metrics` may contain variate_lag only where clients keep control variates, "
-        "which is not so for fsgda on AUC.",
+        "`metrics` can contain variate_lag only if clients keep control variates; "
+        "remove it for fsgda on AUC.",
     ),
     "a metric that is a number": (
         lambda: simulate(metrics={"x_norm": 3.0}),
@@ -183,8 +183,8 @@ CASES = {
     ),
     "a metric with the name of a column": (
         lambda: simulate(metrics={"phi": lambda problem, z, rows, weight: 0.0}),
-        "`metrics` may not define 'phi', which is a column that sagda measures; choose "
-        "another name.",
+        "`metrics` must not define 'phi', which is a column of sagda; choose another "
+        "name.",
     ),
     "a metric of several numbers": (
         lambda: simulate(metrics={"x": lambda problem, z, rows, weight: weight}),
@@ -214,7 +214,7 @@ CASES = {
     ),
     "a test set of other width": (
         lambda: simulate(test=sagda.load("digits", positive=1).test),
-        "`test` must have 4 features and labels -1 and +1 as the rows trained on, got "
+        "`test` must have 4 features and labels -1 and +1, like the training rows, got "
         "64 features and labels from -1.0 to 1.0.",
     ),
     "a data set for a test set": (
@@ -292,7 +292,7 @@ CASES = {
         lambda: simulate(
             problem=Plain(), start=Point(np.full(4, np.nan), np.zeros(()))
         ),
-        "`start` must be finite.",
+        "`start` must be finite, got NaN or infinity.",
     ),
     "a start of other structure": (
         lambda: simulate(start=Point((np.zeros(4), 0.0, 0.0), 0.0)),
@@ -300,7 +300,8 @@ CASES = {
     ),
     "an init without a point": (
         lambda: simulate(problem=Tupled()),
-        "Tupled.init must return Point(x, y) with arrays in both halves, got tuple.",
+        "Tupled.init must return `Point(x, y)` with arrays in x and y, got a value of "
+        "type tuple.",
     ),
     "a problem with a constructor": (
         lambda: Constructed(3),
@@ -309,12 +310,12 @@ CASES = {
     ),
     "two phases of one name": (
         lambda: simulate(method=doubled()),
-        "doubled: two phases are called 'local'.",
+        "the phases of doubled must have different names, got 'local' twice.",
     ),
     "a loss without rows": (
         lambda: simulate(problem=Summed()),
-        "the loss of Summed must have one value per row, got shape () for 14 rows; "
-        "leave their mean to sagda.",
+        "the loss of Summed must return one value per row, got shape () for 14 rows; "
+        "do not take the mean, since sagda does that.",
     ),
     "a model of other width": (
         lambda: simulate(problem=sagda.AUC(sagda.Linear(3), 0.5)),
@@ -322,7 +323,7 @@ CASES = {
     ),
     "a start of other shape": (
         lambda: simulate(problem=Summed(), start=Point(np.zeros(3), np.zeros(()))),
-        "`start` must have the shapes Point(x=(4,), y=()) of the problem's own start, "
+        "`start` must have the shapes Point(x=(4,), y=()), as the problem draws it, "
         "got Point(x=(3,), y=()).",
     ),
     "too few weights": (
@@ -407,7 +408,7 @@ def test_resuming_needs_a_run_and_rounds_to_go():
         simulate(rounds=1, resume=run)
     with pytest.raises(TypeError, match="`resume` must be a Run"):
         simulate(rounds=3, resume=run.carry)
-    with pytest.raises(ValueError, match="no array 'carry/state/v/x/model'"):
+    with pytest.raises(ValueError, match="an array 'carry/state/v/x/model'"):
         simulate(rounds=3, method=sagda_i(), resume=run.arrays())
 
 

@@ -194,7 +194,7 @@ def test_processes_of_different_runs_are_refused(tmp_path):
     pair = [command(*job, "--split-seed", i, *place, i) for i in range(2)]
     for code, out, err in map(finish, pair):
         assert (code, out) == (2, "")
-        assert "process 1 has another configuration than process 0" in err
+        assert "the configuration of process 1 differs from that of process 0" in err
     assert not folder.exists()
 
 
@@ -236,7 +236,7 @@ MISTAKES = {
     f"resume r {HERE} --processes 2 --process 9": "`process` must be between 0 and 1",
     "run --host0 here --processes 2 --process 0": "`--host0` must be HOST:PORT",
     "run --host0 a:0 --processes 2 --process 0": "`--host0` must be HOST:PORT",
-    f"run {HERE} --processes 2 --process 1": "found no process 0 at 127.0.0.1:9",
+    f"run {HERE} --processes 2 --process 1": "could not reach process 0 at 127.0.0.1:9",
     "run --host0 198.51.100.1:9 --processes 2 --process 0": "cannot listen on port 9",
 }
 

@@ -1,1 +1,1 @@
-"""Engines: each supplies `exchange`, and so runs every algorithm."""
+"""The simulator: it runs every algorithm on simulated clients, using all cores."""

@@ -1,6 +1,7 @@
-"""Checks before a simulation compiles anything; each error is one sentence.
+"""Checks of a simulation before it compiles anything.
 
-Checks of a single option are in `options.py`.
+They find out whether methods, problem, data and options fit each other. A single option
+is checked in `options.py`, and a plain value in `sagda/check.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,17 +30,17 @@ def check_run(
     federation: Federation,
     options: RunOptions,
 ) -> None:
-    """Raise unless methods, problem, data and options fit each other."""
+    """Raise unless the methods, the problem, the data and the options fit together."""
     for method in methods:
         check.kind("method", method, Method, "such as sagda.algorithm('sagda-i')")
     check.kind("problem", problem, Problem, "such as sagda.AUC.of(federation)")
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     M, largest = federation.clients, int(federation.size.max())
     if options.cohort is not None:
-        what = ", the clients"
+        what = ", the number of clients"
         check.integer("cohort", options.cohort, low=1, high=M, what=what)
     if options.batch_size is not None:
-        what = ", the rows of the largest client (None takes all)"
+        what = ", the rows of the largest client, or None for all rows"
         check.integer("batch_size", options.batch_size, low=1, high=largest, what=what)
     for method in methods:
         check_algorithm(method, problem, options.chosen_metrics)
@@ -54,38 +55,45 @@ def check_algorithm(method: Method, problem: Problem, metrics: ChosenMetrics) ->
     names = [phase.name for phase in (*algorithm.opening, *algorithm.phases)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise BadValue(f"{method.name}: two phases are called {twice[0]!r}.")
+        raise BadValue(
+            f"the phases of {method.name} must have different names, got "
+            f"{twice[0]!r} twice."
+        )
     for name, metric in metrics:
         if metric.possible is not None and not metric.possible(problem, algorithm):
             raise BadValue(
-                f"`metrics` may contain {name} only where {metric.condition}, which is "
-                f"not so for {method.name} on {type(problem).__name__}."
+                f"`metrics` can contain {name} only if {metric.condition}; remove it "
+                f"for {method.name} on {type(problem).__name__}."
             )
 
 
 def check_test(test: Any, federation: Federation) -> None:
-    """Raise unless test rows have the features and labels of the training rows."""
+    """Raise unless the test rows have the same kind of columns as the training rows."""
     check.kind("test", test, Table, "such as load(name).test")
     if not isinstance(federation.data, Table):
-        raise BadValue("`test` may be given only with a federation of labelled rows.")
+        raise BadValue(
+            "`test` needs a federation of rows with labels, such as "
+            "`sagda.partition(table)`."
+        )
     width, expected = np.shape(test.features)[1:], federation.data.features.shape[1:]
     if width != expected or not np.isin(test.label, (-1, 1)).all():
         raise BadValue(
-            f"`test` must have {expected[0]} features and labels -1 and +1 as the rows "
-            f"trained on, got {width[0] if width else 'no'} features and labels from "
-            f"{np.min(test.label)} to {np.max(test.label)}."
+            f"`test` must have {expected[0]} features and labels -1 and +1, like the "
+            f"training rows, got {width[0] if width else 'no'} features and labels "
+            f"from {np.min(test.label)} to {np.max(test.label)}."
         )
 
 
 def checked_starts(problem: Problem, starts: Any, given: Point | None) -> Point:
-    """The starts of all runs: the problem's own, or the user's for every run.
+    """Return the starts of all runs. `given` is the start that the user chose, or None.
 
-    Raises unless they are feasible points of the right shapes.
+    `starts` are the starts that the problem has drawn, with runs on axis 0. Raises
+    unless the starts are feasible points of the right shapes.
     """
     if not isinstance(starts, Point) or not jax.tree.leaves(starts.y):
         raise BadValue(
-            f"{type(problem).__name__}.init must return Point(x, y) with arrays in "
-            f"both halves, got {type(starts).__name__}."
+            f"{type(problem).__name__}.init must return `Point(x, y)` with arrays in x "
+            f"and y, got a value of type {type(starts).__name__}."
         )
     if given is not None:
         starts = given_starts(given, starts)
@@ -94,22 +102,22 @@ def checked_starts(problem: Problem, starts: Any, given: Point | None) -> Point:
 
 
 def given_starts(start: Point, starts: Point) -> Point:
-    """The user's start for every run, if it has the shapes of the problem's own."""
+    """Return `start` repeated for every run. Raises unless it has the right shapes."""
     shapes = lambda tree: jax.tree.map(np.shape, tree)
     expected = jax.tree.map(lambda a: a.shape[1:], starts)
     alike = jax.tree.structure(start) == jax.tree.structure(starts)
     if not alike or shapes(start) != expected:
         raise BadValue(
-            f"`start` must have the shapes {expected} of the problem's own start, got "
+            f"`start` must have the shapes {expected}, as the problem draws it, got "
             f"{shapes(start)}."
         )
     if not all(np.isfinite(a).all() for a in jax.tree.leaves(start)):
-        raise BadValue("`start` must be finite.")
+        raise BadValue("`start` must be finite, got NaN or infinity.")
     return jax.tree.map(lambda a, b: np.broadcast_to(a, b.shape), start, starts)
 
 
 def check_feasible(problem: Problem, starts: Point) -> None:
-    """Raise unless every run's start lies in the problem's sets."""
+    """Raise unless the start of every run lies in the sets of the problem."""
     for name, convex_set, tree in zip(
         "xy", problem.sets(), (starts.x, starts.y), strict=True
     ):
@@ -119,13 +127,13 @@ def check_feasible(problem: Problem, starts: Point) -> None:
         convex_set.fit(name, jax.tree.map(lambda a: a[0], tree))
         if not np.all(jax.vmap(convex_set.holds)(tree)):
             raise BadValue(
-                f"the start of `{name}` must lie in {convex_set}, and does not; its "
-                "`project` gives the nearest point that does."
+                f"the start of `{name}` must lie in {convex_set}, but does not; use "
+                "the method `project` of the set to get the nearest point in it."
             )
 
 
 def check_loss(setup: Setup, z: Point) -> None:
-    """Raise unless the loss fits the data and gives one value per row."""
+    """Raise unless the loss fits the data and returns one value per row."""
     problem, table = setup.clients.problem, setup.clients.table
     loss = partial(jax.eval_shape, problem.loss, z, table, root_key(0))
     rows = len(jax.tree.leaves(table)[0])
@@ -135,7 +143,7 @@ def check_loss(setup: Setup, z: Point) -> None:
 def check_losses(
     problem: Problem, loss: Callable[[], Any], kind: type, rows: int
 ) -> None:
-    """Raise unless `loss()` gives one value per row, in an array of this kind."""
+    """Raise unless `loss()` returns an array of type `kind` with one value per row."""
     name = type(problem).__name__
     with quoting(f"the loss of {name} does not fit the data"):
         losses = loss()
@@ -143,15 +151,18 @@ def check_losses(
     if shape != (rows,):
         result = f"a {type(losses).__name__}" if shape is None else f"shape {shape}"
         raise BadValue(
-            f"the loss of {name} must have one value per row, got {result} for {rows} "
-            "rows; leave their mean to sagda."
+            f"the loss of {name} must return one value per row, got {result} for "
+            f"{rows} rows; do not take the mean, since sagda does that."
         )
 
 
 def columns_of(
     problem: Problem, federation: Federation, test: Table | None
 ) -> list[str]:
-    """The names of the columns that evaluations measure. Nothing is computed."""
+    """Return the names of the columns that evaluations measure.
+
+    JAX problems are traced only. PyTorch problems are evaluated on two rows.
+    """
 
     def evaluated(key: Any, rows: Any, weight: Any, owner: Any) -> tuple[Any, Any]:
         z = problem.init(key)

@@ -1,7 +1,7 @@
-"""Who takes part in a round: cohorts and drop-outs, drawn from keys.
+"""Random cohorts and drop-outs: which clients take part in a round.
 
-Compiled runs, PyTorch runs and federations draw them here, so equal seeds give equal
-cohorts everywhere.
+Compiled runs, PyTorch runs and federations all use these functions. So equal seeds give
+equal cohorts everywhere. The samples of a client are drawn in `objective.py`.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,10 @@ from sagda.keys import Key, below, bits, bits_at, key_of
 
 
 def cohort_of(key: Key, t: Any, phase: Phase, clients: int, cohort: int) -> jax.Array:
-    """S_t as sorted ids: the round's draw, or a fresh one if the phase resamples."""
+    """Return the cohort S_t as sorted ids.
+
+    All phases of a round have the same cohort, except phases with `resample`.
+    """
     if cohort == clients:
         return jnp.arange(clients, dtype=jnp.int32)
     key = key_of(key, t, f"cohort {phase.name}" if phase.resample else "cohort")
@@ -22,20 +25,21 @@ def cohort_of(key: Key, t: Any, phase: Phase, clients: int, cohort: int) -> jax.
 
 
 def choose(key: Key, clients: int, cohort: int) -> jax.Array:
-    """`cohort` of `clients`, uniformly without replacement, sorted."""
+    """Draw `cohort` of `clients` ids, uniformly without replacement, and sort them."""
     if 8 * cohort > clients:
         everyone = jnp.arange(clients, dtype=jnp.int32)
         return jnp.sort(jax.random.permutation(key, everyone)[:cohort])
 
-    # A permutation costs O(clients). The first `cohort` distinct ids of an endless
-    # sequence of draws are as uniform: replace each id that occurs twice by the next
-    # draw, until none does.
+    # A permutation would cost O(clients). Instead, draw ids with replacement, and
+    # replace repeated ids by new draws until all ids differ. The result is the first
+    # `cohort` distinct ids of a sequence of uniform draws, which is uniform as well.
     again = lambda ids: jnp.concatenate([ids[1:] == ids[:-1], jnp.zeros(1, bool)])
 
     def redraw(now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         ids, used = now
         twice = again(ids)
-        number = jnp.cumsum(twice, dtype=jnp.int32)  # also in double precision
+        # 32 bits in runs of double precision also, so that they draw the same ids.
+        number = jnp.cumsum(twice, dtype=jnp.int32)
         fresh = below(bits_at(key, used + number - 1), clients)
         return jnp.sort(jnp.where(twice, fresh, ids)), used + number[-1]
 
@@ -44,7 +48,7 @@ def choose(key: Key, clients: int, cohort: int) -> jax.Array:
 
 
 def answers(key: Key, t: Any, phase: Phase, ids: jax.Array, dropout: Any) -> jax.Array:
-    """Which of `ids` reply in this phase. Each fails with probability `dropout`."""
+    """Draw which of `ids` reply in a phase. Each fails with probability `dropout`."""
     words = bits_at(key_of(key, t, f"dropout {phase.name}"), ids)
     return words >= jnp.asarray(dropout * 2.0**32).astype(jnp.uint32)
 
@@ -53,8 +57,8 @@ class Members(NamedTuple):
     """The cohort of one phase."""
 
     ids: jax.Array  # [m], sorted
-    asked: jax.Array  # [m], whether it gets the phase's message
-    answered: jax.Array  # [m], whether its reply arrives
+    asked: jax.Array  # [m], whether the client receives the message of the phase
+    answered: jax.Array  # [m], whether the reply of the client arrives
 
 
 def draw_members(
@@ -65,10 +69,11 @@ def draw_members(
     cohort: int,
     dropout: Any,
 ) -> dict[str, Members]:
-    """The cohort of every phase. It stays the same until a phase draws a fresh one.
+    """Draw the cohort of every phase of round `t`, by the name of the phase.
 
-    A client that fails in an exchange is out until then. `dropout` None leaves
-    drop-outs out of the compiled program.
+    The cohort stays the same until a phase has `resample`. A client that fails in one
+    phase also misses the following phases of that cohort. With `dropout` None, the
+    compiled program contains no drop-outs.
     """
     members = {}
     everyone = jnp.ones(cohort, bool)

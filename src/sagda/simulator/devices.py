@@ -1,7 +1,7 @@
-"""Settings of JAX that use all cores and store compiled programs.
+"""Settings of JAX: use all cores, and store compiled programs on the disk.
 
-They must be made before JAX computes anything. Which device computes what is decided
-in `layout.py`; several processes meet in `processes.py`.
+Call these functions before JAX computes anything. `layout.py` decides what each device
+computes. `processes.py` connects several processes.
 """
 
 import os
@@ -21,12 +21,13 @@ SPARED = {"xla_disable_hlo_passes": "small-while-loop-hoisting"}
 
 
 def use_cores(count: int | None = None) -> None:
-    """Let JAX use every core of this machine, and compile small loops to one kernel.
+    """Let JAX use every core of this machine, and compile each loop into one kernel.
 
-    Call it before anything else uses JAX. The `sagda` command does. JAX then has one
-    device per core (or `count` devices), over which simulations distribute clients or
-    seeds. One kernel per loop makes small models two to four times as fast. It applies
-    to the whole process: loops of large matrix products may become slower.
+    Call it before anything else uses JAX. The `sagda` command calls it at its start.
+    JAX then has one device per core, or `count` devices. Simulations distribute clients
+    or seeds over these devices. One kernel per loop makes small models two to four
+    times as fast. This setting applies to the whole process: loops with large matrix
+    products in other code may become slower.
     """
     cores = count or len(os.sched_getaffinity(0))
     check.integer("count", cores, low=1)
@@ -38,7 +39,7 @@ def use_cores(count: int | None = None) -> None:
         jax.config.update(COUNT, given if given > 0 else cores)
     except RuntimeError:
         if SMALL_LOOPS in flags:
-            return  # called before
+            return  # `use_cores` was called before
         raise BadValue(
             "`use_cores` must be called before anything else uses JAX."
         ) from None
@@ -50,7 +51,7 @@ def use_cores(count: int | None = None) -> None:
 def keep_programs(folder: Path) -> None:
     """Store compiled programs in `folder`, so that later processes start faster.
 
-    A folder that the user chose by JAX's own setting stays.
+    If the user has set a cache folder of JAX, that folder is used.
     """
     if getattr(jax.config, CACHE) is not None:
         return
@@ -64,7 +65,7 @@ def keep_programs(folder: Path) -> None:
 
 
 def kernels() -> bool:
-    """Whether XLA turns loops into kernels in this process."""
+    """Return whether XLA compiles loops into kernels in this process."""
     return jax.default_backend() == "cpu" and SMALL_LOOPS in os.environ.get(
         "XLA_FLAGS", ""
     )

@@ -1,7 +1,8 @@
-"""`Evaluator`: the columns of a history row, measured on all clients' rows.
+"""`Evaluator`: measures the columns of one history row on the rows of all clients.
 
-One compiled program measures all runs. The formulas are in `problems.metrics`; the rows
-of the history are collected in `recorder.py`.
+One compiled program evaluates all stacked runs. The formulas are in
+`problems/metrics.py`. The rows of the history are collected in `recorder.py`. PyTorch
+models have `torch/evaluator.py`.
 """
 
 from collections.abc import Callable
@@ -27,15 +28,18 @@ from sagda.simulator.setup import View, on_device
 
 
 class Measurements(NamedTuple):
-    """What an evaluation gives; with runs on axis 0 after `Evaluator`."""
+    """The results of one evaluation. `Evaluator` returns arrays with runs on axis 0."""
 
     columns: dict[str, Any]
-    scores: Any  # [rows] of the training table, or None
-    test_scores: Any  # [rows] of the test table, or None
+    scores: Any  # [rows], the scores of the training rows, or None
+    test_scores: Any  # [rows], the scores of the test rows, or None
 
 
 class EvaluatedState(NamedTuple):
-    """What an evaluation reads of a carry; metrics say which parts they need."""
+    """The part of a `Carry` that an evaluation uses.
+
+    `memory` and `drift` are None unless a metric needs them.
+    """
 
     z: Point
     memory: Any = None
@@ -65,13 +69,16 @@ class Evaluator:
         join = lambda *arrays: np.concatenate(arrays)[:runs]
         measured: Measurements = jax.tree.map(join, *parts)
         if measured.scores is not None:
-            # Spare rows, with weight zero, come last.
+            # A federation may have spare rows. They have weight zero and come last.
             scores = measured.scores[:, : np.count_nonzero(self.view.weight)]
             measured = measured._replace(scores=scores)
         return measured
 
     def groups(self, state: EvaluatedState) -> list[EvaluatedState]:
-        """Groups of as many runs as fit in memory. The last run fills up the last."""
+        """Split the runs into groups of equal size that fit in memory.
+
+        The last run is repeated until the last group is full.
+        """
         runs = len(jax.tree.leaves(state)[0])
         if runs > 1 and self.together is None:
             one = partial(evaluate_run, self.view, test=self.test, metrics=self.metrics)
@@ -87,12 +94,12 @@ class Evaluator:
 def evaluate_run(
     view: View, state: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
-    """The columns of one run's history row."""
+    """Evaluate one run: the columns of its history row, and its scores."""
     clients, z = view.clients, state.z
     problem, table, M = clients.problem, clients.table, clients.count
 
     def mean_over_clients(function: Callable) -> jax.Array:
-        # A loop, since gradients of all clients at a time may not fit in memory.
+        # A loop, since the gradients of all clients together may not fit in memory.
         def one(client: tuple[Any, Any]) -> jax.Array:
             i, row = client
             return function(clients.objective(i), unpacked(row, z))
@@ -119,5 +126,5 @@ def evaluate_run(
 def evaluate(
     view: View, state: EvaluatedState, test: Any, metrics: ChosenMetrics
 ) -> Measurements:
-    """`evaluate_run` for stacked runs. All methods share the compiled program."""
+    """Call `evaluate_run` for stacked runs. One program serves all methods."""
     return jax.vmap(lambda state: evaluate_run(view, state, test, metrics))(state)

@@ -1,11 +1,12 @@
-"""One exchange of a round in JAX: the work of a cohort, and its mean reply.
+"""`exchange_in`: computes one phase of a round for a cohort, in a compiled program.
 
-`exchange_in` gives the function that `core.run_round` calls for each phase. It runs
-inside a compiled program, once per device. Who takes part is in `cohort.py`; how the
-rounds follow each other is in `rounds.py`.
+`core.run_round` calls the function that `exchange_in` returns, once for each phase. The
+function runs on every device and returns the mean of all replies. Cohorts are drawn in
+`cohort.py`. The rounds are in `rounds.py`.
 
-Shapes: M is the number of clients, m of the cohort, and c = ceil(m / devices) the
-clients of one device. Arrays of the cohort have c on axis 0 on every device.
+Shapes: M is the number of all clients, and m is the size of the cohort. Each device
+computes c = ceil(m / devices) clients. On a device, arrays of the cohort have c on
+axis 0.
 """
 
 from collections.abc import Callable
@@ -23,35 +24,34 @@ from sagda.simulator.cohort import Members
 from sagda.simulator.layout import Layout
 from sagda.simulator.setup import Setup
 
-# Memories of several clients: a table [clients, numbers] for every dtype. With one row
-# per client, reading a memory is one access to RAM, not one per leaf of the tree.
+# The memories of several clients: a table [clients, numbers] for every dtype. With one
+# row per client, a memory is read by one access to RAM, not by one per leaf of a tree.
 Tables: TypeAlias = dict[str, jax.Array]
-# Up to this number of rows per client, a cohort's rows are copied together before it
-# works. For longer clients the copy costs more than it saves.
+# If clients have at most this number of rows, the rows of the cohort are first copied
+# to one small table. For clients with more rows, the copy costs more than it saves.
 NEAR = 64
 
 
 class ClientTask(NamedTuple):
-    """One client's part in a phase, before its work. Stacked, [c, ...] each."""
+    """The input of one client in a phase. Tasks are stacked: each array is [c, ...]."""
 
     id: Any
-    slot: Any  # the client's number in the table that holds its rows
-    counted: Any  # its reply arrives, in a round that is not lost
-    memory: Any  # what it keeps between rounds
-    kept: Any  # what it has kept from the phases before, in this round
+    slot: Any  # the number of the client in the table with its rows
+    counted: Any  # whether its reply arrives and the round is not lost
+    memory: Any  # stored between rounds
+    kept: Any  # from the previous phase of this round, see `core.Phase`
 
 
 class DeviceShare(NamedTuple):
-    """This device's slice of the round's clients, and how its partial results are
-    combined with the other devices'."""
+    """Selects the clients of this device, and combines results of all devices."""
 
     layout: Layout
-    split: bool  # each device holds only the memories of its own clients
+    split: bool  # whether each device stores only the memories of its clients
 
     def mine(self, tree: PyTree) -> Any:
-        """This device's slice, [c, ...], of arrays [m, ...] of the whole cohort.
+        """Cut arrays [m, ...] of the cohort to the slice [c, ...] of this device.
 
-        The last device's slice is padded with zeros, whose replies are not counted.
+        The slice of the last device is padded with zeros. Their replies do not count.
         """
         devices = self.layout.clients
         if devices == 1:
@@ -67,17 +67,20 @@ class DeviceShare(NamedTuple):
         return jax.tree.map(cut, tree)
 
     def rows(self, tables: Tables, ids: jax.Array, everyone: bool) -> Tables:
-        """The rows [c, numbers] of the clients `ids`, which this device works on."""
+        """Return the rows [c, numbers] of the clients `ids` of this device.
+
+        `everyone` tells whether all clients take part in the round.
+        """
         if not everyone:
             return jax.tree.map(lambda a: a[ids], tables)
-        # With all clients in the round, rows lie in the order of `ids`.
+        # If all clients take part, the rows are in the order of `ids` already.
         return tables if self.split else self.mine(tables)
 
     def meet(self, sums: PyTree, rows: Any, cohort: int) -> tuple[Any, Any]:
-        """Sums over all devices, and the rows of all devices as [m, numbers].
+        """Add up `sums` over all devices, and collect `rows` of all as [m, numbers].
 
-        Meetings of devices cost more than the bytes they move. So sums and rows travel
-        as one array; only rows of another dtype need a meeting of their own.
+        An exchange between devices costs more than the bytes that it moves. So sums and
+        rows are sent as one array. Rows of another dtype need a separate exchange.
         """
         if self.layout.clients == 1:
             return sums, rows
@@ -90,7 +93,7 @@ class DeviceShare(NamedTuple):
         flat_rows, unflatten_rows = ravel_pytree(alike)
         both = gather(jnp.concatenate([flat, flat_rows.astype(flat.dtype)]))
         rows = jax.vmap(unflatten_rows)(both[:, len(flat) :]) | others
-        # [devices, c, numbers] -> [m, numbers]: the padding comes last and is cut off.
+        # [devices, c, numbers] -> [m, numbers]. The padding comes last and is cut off.
         whole = lambda a: a.reshape(-1, *a.shape[2:])[:cohort]
         return unflatten(both[:, : len(flat)].sum(0)), jax.tree.map(whole, rows)
 
@@ -98,8 +101,8 @@ class DeviceShare(NamedTuple):
 def one_by_one(work: Callable, parts: PyTree, batch: int) -> tuple[Any, Any]:
     """Call `work(part) -> (added, kept)` for each part, `batch` parts at a time.
 
-    Returns the sum of all `added`, and all `kept` stacked on axis 0. The sum is made
-    on the way, so that only `batch` replies exist at a time.
+    Returns the sum of all `added`, and all `kept` stacked on axis 0. Each batch is
+    added to the sum at once. So only `batch` replies are in memory at a time.
     """
     count = len(jax.tree.leaves(parts)[0])
 
@@ -111,8 +114,8 @@ def one_by_one(work: Callable, parts: PyTree, batch: int) -> tuple[Any, Any]:
         return together(parts)
     step = work
     if batch > 1:
-        # [count, ...] -> [blocks, batch, ...]. Padding parts are all zeros; their
-        # `counted` is False, so that they add nothing.
+        # [count, ...] -> [blocks, batch, ...]. The padding is zeros. Its `counted` is
+        # False, so it adds nothing to the sums.
         step, blocks = together, -(-count // batch)
         fill = lambda a: jnp.pad(
             a, [(0, blocks * batch - count), *[(0, 0)] * (a.ndim - 1)]
@@ -142,18 +145,20 @@ def exchange_in(
     t: Any,
     like: PyTree,
 ) -> Callable:
-    """The simulator's `exchange` for round t.
+    """Return the `exchange` function of the simulator for round `t`.
+
+    The carry of this function is a triple: the tables of memories, the values `kept` of
+    the cohort, and the drift.
 
     Args:
         setup: the clients and their rows.
-        share: this device's slice of the cohort.
-        members: the cohort of each phase, by the phase's name.
-        lost: whether some phase of the round has no reply at all. Then nothing counts.
-        key: the run's root key.
-        t: the round.
+        share: selects the clients of this device.
+        members: the cohort of each phase, by the name of the phase.
+        lost: whether the round is lost, because a phase has no reply. Then no reply
+            counts and no memory changes.
+        key: the root key of the run.
+        t: the number of the round.
         like: the memory of one client, or its shape.
-
-    The carry of `run_round` is (tables of memories, what the cohort has kept, drift).
     """
     everyone = setup.cohort == setup.clients.count
     where = lambda counted, a, b: jax.tree.map(partial(jnp.where, counted), a, b)
@@ -165,11 +170,11 @@ def exchange_in(
         my_ids, my_counted = share.mine((ids, counted))  # [c]
         memory = unpacked(share.rows(tables, my_ids, everyone), like)
         if kept is None or phase.resample:
-            kept = memory  # the first phase, or a cohort that has kept nothing yet
+            kept = memory  # in the first phase, and in the first phase of a new cohort
 
         def work(task: ClientTask) -> tuple[Any, Any]:
-            # The address (run, round, phase, client) decides all of a client's random
-            # numbers, whatever the layout.
+            # The random numbers of a client depend on run, round, phase and id only.
+            # So they are the same in every layout.
             turn = Turn(t, key_of(key, t, phase.name, task.id))
             f = clients.objective(task.slot)
             reply, kept = phase.client(f, message, task.kept, turn)
@@ -178,8 +183,8 @@ def exchange_in(
                 renewed = phase.renew(task.memory, reply)
                 renewed = where(task.counted, renewed, task.memory)
             moved = None if phase.delta is None else norm_sq(phase.delta(reply))
-            # Replies that do not arrive count as zero. A plain product with `counted`
-            # would let their NaN through.
+            # Replies that do not arrive count as zero. `where` is necessary: a product
+            # with `counted` would be NaN if the reply is NaN.
             added = where(
                 task.counted,
                 (reply, moved),
@@ -189,7 +194,7 @@ def exchange_in(
 
         clients, slots = setup.clients, my_ids
         if not everyone and clients.widest <= NEAR:
-            # In the copied table the cohort's clients are numbered from 0.
+            # In the copied table, the clients of the cohort have the numbers 0 to c-1.
             clients = clients.near(my_ids)
             slots = jnp.arange(len(my_ids), dtype=jnp.int32)
         tasks = ClientTask(
@@ -198,7 +203,7 @@ def exchange_in(
         sums, (kept, renewed) = one_by_one(work, tasks, share.layout.batch)
         rows = None if renewed is None else packed(renewed)
         if share.split:
-            # The memories stay on their devices; only sums meet.
+            # The memories stay on their devices. Only the sums are exchanged.
             sums, _ = share.meet(sums, None, setup.cohort)
         else:
             sums, rows = share.meet(sums, rows, setup.cohort)
@@ -214,7 +219,7 @@ def exchange_in(
 
 
 def packed(memories: PyTree) -> Tables:
-    """Trees with clients on axis 0 as tables [clients, numbers], one per dtype."""
+    """Turn trees with clients on axis 0 into tables [clients, numbers] per dtype."""
     parts: dict[str, list[jax.Array]] = {}
     for a in jax.tree.leaves(memories):
         parts.setdefault(a.dtype.name, []).append(a.reshape(len(a), -1))
@@ -222,7 +227,10 @@ def packed(memories: PyTree) -> Tables:
 
 
 def unpacked(tables: Tables, like: PyTree) -> Any:
-    """Rows of tables, [..., numbers], as trees; `like` is the memory of one client."""
+    """Turn rows of tables, [..., numbers], into trees. It reverses `packed`.
+
+    `like` is the memory of one client, or its shape.
+    """
     used, leaves = dict.fromkeys(tables, 0), []
     for a in jax.tree.leaves(like):
         kind, first = a.dtype.name, used[a.dtype.name]

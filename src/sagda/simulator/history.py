@@ -1,7 +1,7 @@
-"""`History`: what a run measured, one value per seed and evaluated round.
+"""`History`: the table of a run's results, with one value per seed and evaluation.
 
-How the columns are measured and labelled is in `problems.metrics`. `recorder.py` fills
-them.
+`recorder.py` fills the table. The columns are defined in `problems/metrics.py`. Files
+of histories are written in `runs`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,9 @@ import numpy as np
 
 from sagda import check
 
-TAIL = 100  # last rounds, over whose mean runs are compared
+TAIL = 100  # runs are compared by their mean over this number of last rounds
 
-# Columns that count what a run used. The others measure what it achieved.
+# Columns that count what a run has used. All other columns are metrics.
 COUNTS = (
     "round", "gradients", "samples", "bytes_down", "bytes_up", "eval_bytes",
     "lost_rounds", "seconds",
@@ -22,10 +22,11 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class History:
-    """Columns of shape [seeds, evaluations]; the first evaluation is the start.
+    """Columns of shape [seeds, evaluations]. The first evaluation is at the start.
 
-    `gradients` and `samples` are totals of one participating client, `bytes_down` and
-    `bytes_up` totals over all clients, `seconds` the time in rounds without compiling.
+    All counts are totals since the start. `gradients` and `samples` count one client
+    that takes part in every round. `bytes_down` and `bytes_up` are sums over all
+    clients. `seconds` is the time spent in rounds, without compilation.
     """
 
     seeds: tuple[int, ...]
@@ -36,13 +37,13 @@ class History:
 
     @property
     def rounds(self) -> np.ndarray:
-        """[evaluations], the evaluated rounds."""
+        """The rounds that were evaluated, as an array [evaluations]."""
         return self.columns["round"][0]
 
     def tail(self, column: str, rounds: int = TAIL) -> np.ndarray:
-        """Each seed's mean over the evaluations in the last `rounds` rounds.
+        """Return, for each seed, the mean of a column over the last `rounds` rounds.
 
-        The evaluation of the start is left out.
+        The evaluation at the start does not count.
         """
         check.integer("rounds", rounds, low=1)
         last = self.rounds > max(0, self.rounds[-1] - rounds)
@@ -51,9 +52,10 @@ class History:
     def until(
         self, epsilon: float, column: str = "grad_phi_sq"
     ) -> dict[str, np.ndarray]:
-        """Rounds, samples and bytes until `column` is at most `epsilon`, by seed.
+        """Return the rounds, samples and bytes that each seed needs to reach `epsilon`.
 
-        `bytes` counts both directions. NaN for a seed that never reaches `epsilon`.
+        A seed reaches `epsilon` when `column` is at most `epsilon`. The values are NaN
+        if it never does. `bytes` is the sum of both directions.
         """
         check.real("epsilon", epsilon)
         reached = self[column] <= epsilon
@@ -68,7 +70,7 @@ class History:
         return {name: np.where(ever, at(c), np.nan) for name, c in counts.items()}
 
     def rows(self) -> Iterator[dict[str, float | int]]:
-        """One dictionary per seed and evaluation."""
+        """Yield one dictionary per seed and evaluation."""
         for i, seed in enumerate(self.seeds):
             for j in range(len(self.rounds)):
                 values = {name: c[i, j].item() for name, c in self.columns.items()}
@@ -76,22 +78,23 @@ class History:
 
 
 class HistoryBuffer:
-    """A history that grows row by row, and is read without a copy."""
+    """A history to which rows can be added, and which can be read without a copy."""
 
     def __init__(self, seeds: tuple[int, ...]):
         self.seeds, self.count = seeds, 0
         self.columns: dict[str, np.ndarray] = {}  # [seeds, capacity >= count] each
 
     def resume(self, past: History) -> None:
-        """Continue the rows of an earlier run."""
+        """Start with the rows of an earlier run."""
         self.count = len(past.rounds)
         self.columns = {name: np.array(column) for name, column in past.columns.items()}
 
     def append(self, row: Mapping[str, np.ndarray]) -> None:
-        """One value per seed in every column."""
+        """Add a row: an array [seeds] for every column."""
         if not self.columns:
             self.columns = {name: value[:, None].copy() for name, value in row.items()}
         elif self.count == self.columns["round"].shape[1]:
+            # The capacity doubles, so that adding n rows copies O(n) values.
             for name, column in self.columns.items():
                 self.columns[name] = np.concatenate([column, column], axis=1)
         for name, column in self.columns.items():
@@ -100,7 +103,7 @@ class HistoryBuffer:
 
     @property
     def so_far(self) -> History:
-        """The rows so far, as views that cannot be written to."""
+        """The rows so far, as read-only views."""
         views = {name: column[:, : self.count] for name, column in self.columns.items()}
         for column in views.values():
             column.flags.writeable = False

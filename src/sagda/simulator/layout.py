@@ -1,9 +1,10 @@
-"""What runs where: runs and clients, divided over devices and over time.
+"""`Layout`: how the runs and clients of a simulation are divided over devices.
 
-A run is one method with one seed. Devices share either the runs or the clients of each
-round. A device takes its clients `batch` at a time: one after the other (`mapped`), all
-at once (`batched`) or in between (`chunk-16`), which bounds memory. `resolve` chooses
-by the workload of one client (`workload.py`). The work itself is in `exchange.py`.
+A run is one method with one seed. The devices divide either the runs or the clients of
+each round among them. A device computes its clients in batches, to limit memory: one by
+one (`mapped`), all at once (`batched`) or, for example, 16 at a time (`chunk-16`).
+`resolve` chooses a layout by the workload of one client, see `workload.py`. The clients
+are computed in `exchange.py`.
 """
 
 import re
@@ -24,28 +25,32 @@ from sagda.simulator.devices import kernels
 from sagda.simulator.setup import Setup, placed
 from sagda.simulator.workload import Workload, workload_of
 
-# The numbers below were measured with benchmarks/layouts.py on processors.
-# Bytes that the clients of a device may hold at a time: a core's cache.
+# The numbers below were measured on CPUs with benchmarks/layouts.py. A "whole batch" is
+# all rows of a client.
+
+# The memory of the clients in one batch should fit in the cache of a core: this number
+# of bytes.
 ROOM = 2**22
-# The same for clients with whole batches on one core of several. Each step reads all
-# rows again, so they should stay in the part of the cache that no other core uses.
+# With whole batches and several cores, the limit is smaller. Each local step reads all
+# rows again, so the rows should fit in the part of the cache that no other core uses.
 OWN_ROOM = 2**20
-# Bytes from which on one client with whole batches keeps a core busy.
+# One client with whole batches and at least this number of bytes keeps a core busy.
 LARGE = 2**19
-# Bytes of work between two meetings of devices that make sharing clients worthwhile:
-# about 0.05 ms, as long as a meeting takes.
+# Dividing the clients over devices is worthwhile if each device does at least this
+# number of bytes of work between two exchanges. This work takes about 0.05 ms, as long
+# as an exchange.
 MEETING = 5 * 2**19
-# Bytes of a row from which on avoiding its gather saves time.
+# For rows of at least this number of bytes, avoiding a gather saves time.
 LONG = 320
 
 
 class Layout(NamedTuple):
-    """A resolved layout."""
+    """A layout in which every choice has been made. Its string can be parsed again."""
 
-    batch: int  # clients at a time on a device
-    runs: int  # devices that share the runs
-    clients: int  # devices that share a round's clients
-    kernel: bool  # loops over clients are compiled into one kernel each
+    batch: int  # clients that a device computes at the same time
+    runs: int  # the runs are divided over this number of devices
+    clients: int  # the clients of a round are divided over this number of devices
+    kernel: bool  # whether each loop over clients is compiled into one kernel
 
     @property
     def devices(self) -> int:
@@ -53,7 +58,7 @@ class Layout(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
-        """The devices as a grid with the axes `runs` and `clients`."""
+        """The devices as a mesh with the axes `runs` and `clients`."""
         chosen = np.array(devices_of_all(self.devices))
         shape = (self.runs, self.clients)
         return Mesh(chosen.reshape(shape), ("runs", "clients"), (AxisType.Auto,) * 2)
@@ -65,7 +70,8 @@ class Layout(NamedTuple):
 
 
 def devices_of_all(count: int) -> list[Any]:
-    """`count` devices, as evenly as possible from all processes."""
+    """Choose `count` devices, as evenly as possible from all processes."""
+    # The first device of each process gets turn 1, the second one gets turn 2.
     met, turn = Counter(), {}
     for device in jax.devices():
         met[device.process_index] += 1
@@ -75,17 +81,20 @@ def devices_of_all(count: int) -> list[Any]:
 
 
 class RequestedLayout(NamedTuple):
-    """A layout as a user writes it; the rule decides what is None."""
+    """A layout as the user asks for it. `resolve` chooses the fields that are None."""
 
     batch: int | None = None
-    everyone: bool = False  # all clients at once
+    everyone: bool = False  # one batch has all clients
     devices: int | None = None
-    shared: str | None = None  # "runs" or "clients"
+    shared: str | None = None  # what devices divide: "runs" or "clients"
     kernel: bool = False
 
 
 def parse(text: str) -> RequestedLayout:
-    """`mapped`, `batched/2:clients`, `chunk-16`, or the text of a `Layout`."""
+    """Parse a layout such as `mapped`, `batched/2:clients` or `chunk-16`.
+
+    The string of a `Layout` can be parsed as well.
+    """
     match = re.fullmatch(
         r"(auto|mapped|batched|chunk-([1-9]\d*))(/([1-9]\d*)(:(runs|clients))?)?"
         r"(\+kernel)?",
@@ -93,8 +102,8 @@ def parse(text: str) -> RequestedLayout:
     )
     if not match:
         raise BadValue(
-            "`layout` must be auto, mapped, batched or chunk-N, then /N for devices, "
-            f":runs or :clients, +kernel, got {text!r}."
+            "`layout` must be auto, mapped, batched or chunk-N, optionally followed by "
+            f"/N (devices), :runs or :clients, and +kernel, got {text!r}."
         )
     kind, chunk, _, devices, _, shared, kernel = match.groups()
     return RequestedLayout(
@@ -109,27 +118,31 @@ def parse(text: str) -> RequestedLayout:
 def resolve(
     text: str, setup: Setup, algorithm: Algorithm, z: Point, runs: int
 ) -> Layout:
-    """The layout that `text` asks for. The rule decides what it leaves open."""
+    """Return the layout that `text` asks for, and choose what `text` leaves open.
+
+    `z` is one iterate, and `runs` the number of runs.
+    """
     request = parse(text)
     work = workload_of(setup, algorithm, z)
     whole = setup.clients.batch_size is None  # whole batches
-    # Runs with whole batches of all clients multiply the same rows, and so read them
-    # once if they run together.
+    # With whole batches of all clients, all runs multiply the same rows. If they run
+    # together, the rows are read only once.
     alike = whole and setup.cohort == setup.clients.count
     shared, devices = division(request, setup, work, runs, alike)
-    # A kernel saves the gathers of drawn rows. Products of all rows with vectors are as
-    # fast without it, and faster for several clients in the cache.
+    # A kernel avoids the gathers of drawn rows. Whole batches have no gathers: their
+    # products are as fast without a kernel, and faster with several clients at a time.
     kernel = work.kernel and kernels() and not whole
     clients = -(-setup.cohort // (devices if shared == "clients" else 1))  # per device
     batch = clients if request.everyone else request.batch
     if batch is None:
         together = -(-runs // devices) if shared == "runs" else runs
-        # Gathers of short rows cost little. Scatters into y cost much.
+        # A kernel is worthwhile if it avoids scatters into y, or gathers of long rows.
         table = setup.clients.table
         row = size_of(table) // max(len(jax.tree.leaves(table)[0]), 1)
         saves = work.writes or row >= LONG
-        # A single device splits the products of several clients over its threads. One
-        # device of several is a core, and a second large client gains nothing there.
+        # If there is one device, it divides the products of several clients over its
+        # threads. If there are several, each is a core, and a second large client in
+        # the batch gains nothing.
         large = whole and devices > 1 and together == 1 and work.memory >= LARGE
         room = OWN_ROOM if whole and devices > 1 else ROOM
         if (kernel and saves) or work.heavy or large:
@@ -139,9 +152,9 @@ def resolve(
     kernel = kernel and batch == 1
     if request.kernel and not kernel:
         raise BadValue(
-            f"`layout` must be without +kernel here, got {text!r}: kernels are for "
-            "mapped clients with drawn batches, after sagda.use_cores(), and not for "
-            "every program."
+            f"`layout` must not have +kernel here, got {text!r}: kernels need "
+            "`sagda.use_cores()`, a batch size and mapped clients, and do not support "
+            "every algorithm and problem."
         )
     return Layout(
         batch=min(batch, clients),
@@ -154,13 +167,13 @@ def resolve(
 def division(
     request: RequestedLayout, setup: Setup, work: Workload, runs: int, alike: bool
 ) -> tuple[str, int]:
-    """What devices share, "runs" or "clients", and the number of devices."""
+    """Choose what the devices divide, "runs" or "clients", and how many are used."""
     available = jax.device_count()
     devices = request.devices or available
     if devices > available:
         raise BadValue(
-            f"`layout` must ask for at most the {available} devices that JAX has, got "
-            f"{devices}; sagda.use_cores() makes one of each core."
+            f"`layout` must use at most {available} devices, all that JAX has, got "
+            f"{devices}; call `sagda.use_cores()` to get one device per core."
         )
     shared = request.shared or what_to_share(setup, work, runs, devices, alike)
     if request.devices is not None and request.shared is None and runs < devices:
@@ -168,48 +181,55 @@ def division(
     most = runs if shared == "runs" else setup.cohort
     if request.devices is not None and devices > most:
         raise BadValue(
-            f"`layout` must ask for at most {most} devices to share {most} {shared}, "
-            f"got {devices}."
+            f"`layout` must use at most {most} devices for {most} {shared}, got "
+            f"{devices}."
         )
     devices = min(devices, most)
     processes = jax.process_count()
     if devices < processes:
         if request.devices is not None and devices > 1:
             raise BadValue(
-                f"`layout` must ask for at least one device of each of the {processes} "
-                f"processes, got {devices}."
+                f"`layout` must use at least {processes} devices, one of each process, "
+                f"got {devices}."
             )
-        devices = 1  # every process computes everything
+        devices = 1  # every process computes all runs and clients
     return shared, devices
 
 
 def what_to_share(
     setup: Setup, work: Workload, runs: int, devices: int, alike: bool
 ) -> str:
-    """Either "runs", which never meet, or "clients", which meet in every phase."""
+    """Choose what the devices divide among them: "runs" or "clients".
+
+    Runs are independent. Clients need an exchange between the devices in every phase.
+    """
     balanced = runs % devices == 0 or runs >= 4 * devices
     worth = work.work * setup.cohort / devices > MEETING * work.meetings
-    # Over a network, meetings cost more than reading the rows once saves.
+    # Over a network, an exchange costs more than it saves to read the rows only once.
     joined = alike and runs > 1 and not work.heavy and jax.process_count() == 1
     return "clients" if worth and (joined or not balanced) else "runs"
 
 
 def fitting(clients: int, memory: int, runs: int, alike: bool, room: int) -> int:
-    """The number of clients at a time that fit into `room` bytes, with little padding.
+    """Choose how many clients a batch has, so that they need at most `room` bytes.
 
-    Runs have rows of their own unless they are `alike`. Runs that are alike take at
-    least two clients at a time: with one, the runs would be computed in turn.
+    One client needs `memory` bytes. `alike` means that all runs use the same rows;
+    otherwise each run needs memory for its rows. Runs that are alike take at least two
+    clients at a time. With one, the runs would be computed one after the other.
     """
     least = min(2 if alike and runs > 1 else 1, clients)
     count = room // max(memory * (1 if alike else runs), 1)
     most = min(max(count, least), clients)
-    # The last batch is padded; take the size near `most` that pads least.
+    # The last batch is padded. So take the size near `most` that needs least padding.
     sizes = range(most, max((most - 1) // 3, least - 1), -1)
     return min(sizes, key=lambda size: -clients % size)
 
 
 class StackedRuns(NamedTuple):
-    """The arguments that differ between runs, stacked on axis 0, on their devices."""
+    """The arguments that differ between runs: method, key and start, on the devices.
+
+    All arrays have the runs on axis 0.
+    """
 
     method: Method
     keys: Any
@@ -217,15 +237,15 @@ class StackedRuns(NamedTuple):
 
 
 def first_runs(tree: Any, count: int) -> Any:
-    """The first `count` runs, without the copies that fill up the devices."""
+    """Return the first `count` runs, without the copies that `shared` has added."""
     return jax.tree.map(lambda a: a[:count], tree)
 
 
 def shared(tree: Any, layout: Layout, spec: PyTree) -> Any:
-    """Arrays with runs on axis 0, on the devices of a layout.
+    """Put arrays with runs on axis 0 on the devices of a layout.
 
-    The last run is repeated until every device has as many runs. `spec` says which
-    axes of a part of the tree lie over which devices.
+    The last run is repeated until all devices have the same number of runs. `spec` says
+    which axes of the arrays are divided over which devices.
     """
 
     def put(spec: Spec, part: Any) -> Any:
@@ -234,8 +254,9 @@ def shared(tree: Any, layout: Layout, spec: PyTree) -> Any:
             if more:
                 a = jnp.concatenate([a, *[a[-1:]] * more])
             if layout.devices == 1:
-                # A copy, since the programs overwrite their arguments. It is committed
-                # to the device, as their results are: otherwise JAX compiles twice.
+                # A copy, since the programs overwrite their arguments. `device_put`
+                # commits the copy to the device. The results of the programs are
+                # committed as well: if arguments were not, JAX would compile twice.
                 return jax.device_put(jnp.array(a), jax.local_devices()[0])
             return placed(a, NamedSharding(layout.mesh, spec))
 

@@ -1,7 +1,7 @@
-"""`RoundLoop`: rounds chunk by chunk, with evaluations and callbacks between them.
+"""`RoundLoop`: runs the rounds in chunks, with evaluations and callbacks between them.
 
-`CompiledLoop` runs JAX programs; `torch.loop.TorchLoop` runs PyTorch models. What one
-round does is in `rounds.py`, what an evaluation measures in `evaluator.py`.
+`CompiledLoop` runs compiled JAX programs. `TorchLoop` in `torch/loop.py` runs PyTorch
+models. A single round is defined in `rounds.py`, and an evaluation in `evaluator.py`.
 """
 
 import abc
@@ -30,11 +30,14 @@ from sagda.simulator.rounds import Carry, Tally, carry_specs, is_split, programs
 from sagda.simulator.run import Progress, Run, checked_resume
 from sagda.simulator.setup import Setup, View, fetch
 
-CHUNK_SECONDS = 0.5
+CHUNK_SECONDS = 0.5  # the longest time that a chunk of automatic size should take
 
 
 class RunList(NamedTuple):
-    """The runs of one call, in one program: run k has method k and seed k."""
+    """The runs of one call of `simulate`, in one program.
+
+    Run k uses `methods[k]` and `seeds[k]`.
+    """
 
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
@@ -44,17 +47,17 @@ class RunList(NamedTuple):
 
     @property
     def cohort(self) -> int:
-        """m."""
+        """The number m of clients that take part in each round."""
         return self.options.cohort or self.federation.clients
 
     @property
     def dtype(self) -> Any:
-        """The type of real numbers."""
+        """The type of floating-point numbers."""
         return np.float64 if self.options.float64 else np.float32
 
     @property
     def setting(self) -> dict[str, str]:
-        """What a resumed run must have in common, as texts."""
+        """The configuration as strings, which must not change when a run is resumed."""
         options, test = self.options, self.options.test
         setting = {
             "method": "; ".join(dict.fromkeys(map(repr, self.methods))),
@@ -72,41 +75,41 @@ class RunList(NamedTuple):
 
 
 class RoundLoop(abc.ABC):
-    """All rounds of some runs, which advance together.
+    """The rounds of all runs in a `RunList`, which advance together.
 
-    A carry has the runs on axis 0 of each array. Subclasses say where it lives and how
-    it advances.
+    The arrays of a carry have the runs on axis 0. A subclass decides where these arrays
+    are stored, and computes the rounds.
     """
 
     def __init__(
         self, runs: RunList, recorder: Recorder, layout: str, largest_round: int
     ):
-        """`largest_round`: rows that one round can use at most."""
+        """Start a loop. `largest_round` is the most rows that one round can use."""
         self.runs, self.recorder, self.layout = runs, recorder, layout
         self.setting = runs.setting
-        # Rows of a chunk are counted in 32 bits.
+        # The rows of a chunk are counted in a 32-bit integer, which must not overflow.
         self.longest_chunk = max(1, (2**31 - 1) // largest_round)
         self.compile_seconds = 0.0
 
     @abc.abstractmethod
     def expected(self) -> Carry:
-        """The shapes of the carry, to check a run that is resumed."""
+        """Return the shapes of the carry, to check a run that is to be resumed."""
 
     @abc.abstractmethod
     def begin(self, resume: Run | None) -> tuple[Carry, int]:
-        """The first carry and its round, recorded and evaluated."""
+        """Return the first carry and its round, after recording and evaluating it."""
 
     @abc.abstractmethod
     def advance(self, carry: Carry, first: int, last: int) -> tuple[Carry, Tally]:
-        """The carry after rounds `first` to `last` - 1, and their counts."""
+        """Compute rounds `first` to `last` - 1. Returns the new carry and counts."""
 
     @abc.abstractmethod
     def fetched(self, tree: Any) -> Any:
-        """Arrays of the runs on the host, which later rounds do not change."""
+        """Copy arrays of the runs to the host. Later rounds do not change them."""
 
     @final
     def run(self) -> Run:
-        """All rounds, unless all runs diverge or a callback stops them before."""
+        """Run all rounds, until all runs have diverged or a callback asks to stop."""
         options, resume = self.runs.options, None
         if options.resume is not None:
             resume = checked_resume(
@@ -124,13 +127,13 @@ class RoundLoop(abc.ABC):
 
     @final
     def advance_all(self, carry: Carry, t: int) -> tuple[Carry, int]:
-        """Chunks of rounds, with evaluations and callbacks after them."""
+        """Run the rounds from `t` on, in chunks. Returns the last carry and round."""
         options, recorder = self.runs.options, self.recorder
         rounds, every = options.rounds, options.eval_every
         size, stopped = 1, False
         diverged = self.fetched(carry.broken) >= 0
         if 0 < t < rounds and not diverged.all():
-            # A run that a callback stopped stays stopped when it is resumed.
+            # A callback that stopped this run before can stop it again at once.
             stopped = bool(gathered(self.notify(carry, t)).any())
         while t < rounds and not diverged.all() and not stopped:
             # A chunk ends at the next evaluation at the latest.
@@ -144,7 +147,8 @@ class RoundLoop(abc.ABC):
             if t % every == 0 or t == rounds or diverged.all():
                 self.evaluate(carry, t)
             wish = self.notify(carry, t)
-            # Every process must cut chunks, and stop, at the same rounds.
+            # All processes must use chunks of the same size, and stop at the same
+            # round. So process 0 decides the size, and any process can stop the run.
             agreed = gathered([seconds, float(wish)])
             seconds, stopped = float(agreed[0, 0]), bool(agreed[:, 1].any())
             if seconds < CHUNK_SECONDS / 2:
@@ -158,14 +162,17 @@ class RoundLoop(abc.ABC):
 
     @final
     def evaluate(self, carry: Carry, t: int) -> None:
-        """Add a row to the history; fetch memories only if a metric needs them."""
+        """Evaluate the runs, and add a row to the history.
+
+        The memories are copied to the host only if a metric needs them.
+        """
         if "memory" not in self.recorder.needs:
             carry = carry._replace(memory=None)
         self.recorder.evaluate(self.fetched(carry), t)
 
     @final
     def notify(self, carry: Carry, t: int) -> bool:
-        """Call every callback; True if one of them wants the run to stop."""
+        """Call every callback. Returns True if one of them asks to stop the run."""
         options = self.runs.options
         if not options.callbacks:
             return False
@@ -180,12 +187,12 @@ class RoundLoop(abc.ABC):
             setting=self.setting,
         )
         answers = [callback(progress) for callback in options.callbacks]
-        # Only a truth value stops a run; callbacks may return anything else.
+        # Only True stops a run. Callbacks may return values of other types.
         return any(isinstance(a, bool | np.bool_) and bool(a) for a in answers)
 
     @final
     def snapshot(self, carry: Carry, t: int) -> Run:
-        """The run up to round `t`, complete and on the host."""
+        """Return a `Run` with all results up to round `t`, on the host."""
         return Run(
             history=self.recorder.rows.history,
             carry=self.fetched(carry),
@@ -202,7 +209,10 @@ class CompiledLoop(RoundLoop):
     """Rounds as compiled JAX programs, on the devices of a layout."""
 
     def __init__(self, runs: RunList, keys: Any, starts: Point):
-        """From checked options and starts: data on the devices, layout, recorder."""
+        """Check the loss, choose a layout and copy the data to the devices.
+
+        `keys` and `starts` have the runs on axis 0. The options were checked before.
+        """
         options, federation, dtype = runs.options, runs.federation, runs.dtype
         starts = jax.tree.map(lambda a: np.asarray(a, dtype), starts)
         z = jax.tree.map(lambda a: a[0], starts)
@@ -245,7 +255,8 @@ class CompiledLoop(RoundLoop):
             carry, tally = self.programs.begin(self.setup, *self.stacked)
             self.recorder.open(self.fetched(tally))
             t = 0
-        # No rounds: this compiles the program before the clock of the rounds starts.
+        # Advance by no rounds. This compiles the program, so that the time of the
+        # rounds does not include compilation.
         carry, _ = self.advance(carry, t, t)
         if not resume:
             self.evaluate(carry, t)
@@ -260,5 +271,6 @@ class CompiledLoop(RoundLoop):
         return carry, self.fetched(tally)
 
     def fetched(self, tree: Any) -> Any:
-        # Copies of the last run that fill up the devices are dropped.
+        # `layout.shared` has repeated the last run, so that all devices have the same
+        # number of runs. These copies are dropped here.
         return first_runs(fetch(tree), len(self.runs.seeds))

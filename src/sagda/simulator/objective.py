@@ -1,8 +1,9 @@
 """`Clients`: the rows of all clients in one table, and their objectives f_i.
 
-Client i has the rows `start[i]` to `start[i] + size[i]`. All shapes in a compiled
-program must be fixed. So clients of different sizes are cut at the size of the largest
-one, and surplus rows get weight zero. PyTorch's counterpart is `torch/objective.py`.
+Client i has the rows from `start[i]` to `start[i] + size[i]`. In a compiled program all
+shapes are fixed. So the rows of every client are read at the size of the largest
+client, and rows of other clients get weight zero. PyTorch models have
+`torch/objective.py`. The loss itself belongs to the problem, see `problems/base.py`.
 """
 
 from dataclasses import dataclass, replace
@@ -19,17 +20,18 @@ from sagda.pytree import register
 
 
 class Xi(NamedTuple):
-    """A sample: rows by their number within the client, and a seed for a noisy loss."""
+    """A sample xi: the numbers of its rows, and a random seed for a noisy loss."""
 
-    position: Any  # [rows], or None for all local rows
-    seed: Any  # [2] words, the key of the loss's noise
+    position: Any  # [rows], row numbers within the client; None for all local rows
+    seed: Any  # [2] words, the random key of the noise in the loss
 
 
 def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
-    """A sample of `rows` among `size` rows, or `count` samples on axis 0.
+    """Draw a sample of `rows` rows of a client that has `size` rows.
 
-    `rows` None is the sample of all rows. The first two words are the noise's seed, so
-    that a problem with noise and one without draw the same rows.
+    With `count`, draw this number of samples on axis 0. If `rows` is None, the sample
+    has all rows. Two random words are always drawn first, as the seed of the noise. So
+    problems with and without noise draw the same rows.
     """
     width = (rows or 0) + 2
     words = bits(key, (width,) if count is None else (count, width))
@@ -41,52 +43,52 @@ def drawn(key: Key, size: Any, rows: int | None, count: int | None) -> Xi:
 @register
 @dataclass(frozen=True)
 class Clients:
-    """All f_i: client i has `size[i]` rows of the table from `start[i]` on.
+    """The objectives of all clients: client i has `size[i]` rows from `start[i]` on.
 
-    Clients of one size need no `size`. If they also lie in order, they need no `start`:
-    the compiled program then multiplies instead of reading a list.
+    If all clients have the same size and lie in order, `size` and `start` are None. The
+    compiled program then computes the first row of a client by a multiplication.
     """
 
     problem: Problem
     table: PyTree  # [rows, ...], sorted by client
-    start: jax.Array | None  # [M]; None: client i begins at i * widest
+    start: jax.Array | None  # [M]; None: client i starts at row i * widest
     size: jax.Array | None  # [M]; None: all n_i are equal
-    count: int  # M
-    widest: int  # max n_i
-    batch_size: int | None
+    count: int  # M, the number of clients
+    widest: int  # the largest n_i
+    batch_size: int | None  # None: all rows of the client
 
     def objective(self, i: Any) -> "Sampled":
-        """f_i."""
+        """Return f_i, the objective of client `i`."""
         return Sampled(self, self.first_row(i), self.rows_of(i))
 
     def first_row(self, i: Any) -> Any:
-        """The number of client i's first row in the table."""
+        """Return the number of the first row of client `i` in the table."""
         return self.widest * i if self.start is None else self.start[i]
 
     def rows_of(self, i: Any) -> Any:
-        """n_i, the number of client i's rows."""
+        """Return n_i, the number of rows of client `i`."""
         return jnp.full_like(i, self.widest) if self.size is None else self.size[i]
 
     def near(self, ids: jax.Array) -> "Clients":
-        """The clients `ids` alone, numbered from 0, with their rows in one new table.
+        """Copy the rows of the clients `ids` to a new table, with clients from 0 on.
 
-        Rows that are far apart in RAM cost more to reach than to use. Copied together,
-        the processor waits for all of them at once.
+        Rows that are far apart in memory take longer to load than to use. The copy
+        loads all of them together, so that the CPU waits only once.
         """
         start, widest = self.first_row(ids), self.widest
-        # [ids]: every client gets `widest` rows; near the table's end, the cut begins
-        # before the client's first row.
+        # [ids]. Every client gets `widest` rows. At the end of the table, the rows are
+        # taken from before the first row of the client.
         first = jnp.minimum(start, len(jax.tree.leaves(self.table)[0]) - widest)
 
         def cut(column: jax.Array) -> jax.Array:
             each, long = column[0].size, column
             if column.size <= jnp.iinfo(jnp.int32).max:
-                # One long row is read in wide steps. Its index must fit in 32 bits.
+                # A flat column is copied in wide steps. Its index must fit in 32 bits.
                 long = column.reshape(-1)
             step = 1 if long.ndim > 1 else each
             take = lambda at: jax.lax.dynamic_slice_in_dim(long, at, widest * step)
-            # The barriers keep XLA from fusing the copy with other operations, which
-            # would turn it into a copy element by element.
+            # Without the barriers, XLA would fuse the copy with other operations, and
+            # then copy element by element.
             at = jax.lax.optimization_barrier(first * step)
             rows = jax.lax.optimization_barrier(jax.vmap(take)(at))
             return rows.reshape(-1, *column.shape[1:])
@@ -103,29 +105,30 @@ class Clients:
 @register
 @dataclass(frozen=True)
 class Sampled(Objective):
-    """f_i, on the rows `start` to `start + size` of the clients' table."""
+    """The objective f_i of the client with `size` rows of the table from `start` on."""
 
     clients: Clients
     start: jax.Array
     size: jax.Array
 
     def draw(self, key: Key, count: int | None = None) -> Xi:
-        """Rows drawn with replacement, or all local rows without a batch size."""
+        """Draw rows with replacement. Without a batch size, take all local rows."""
         return drawn(key, self.size, self.clients.batch_size, count)
 
     def whole(self, key: Key) -> Xi:
         return Xi(None, bits(key, (2,)))
 
     def value(self, z: Point, xi: Xi) -> jax.Array:
-        """f_i(z; xi), a mean over the rows of xi."""
+        """Return f_i(z; xi), the mean of the loss over the rows of `xi`."""
         key = jax.random.wrap_key_data(xi.seed, impl="threefry2x32")
         loss = self.clients.problem.loss
         if xi.position is not None:
             rows = self.start + xi.position
             batch = self.rows(lambda column: column[rows], xi.position)
             return loss(z, batch, key).mean()
-        # Every client's rows are cut out at one size, `widest`. Near the table's end
-        # the cut begins early. Rows of other clients get weight zero.
+        # `widest` rows are read for every client, since shapes must be fixed. At the
+        # end of the table, they begin before the first row of the client. The rows of
+        # other clients get weight zero.
         widest, table = self.clients.widest, self.clients.table
         first = jnp.minimum(self.start, len(jax.tree.leaves(table)[0]) - widest)
         cut = lambda column: jax.lax.dynamic_slice_in_dim(column, first, widest)
@@ -137,8 +140,11 @@ class Sampled(Objective):
         return jnp.sum(jnp.where(local, losses, 0)) / self.size
 
     def rows(self, cut: Any, position: Any) -> Any:
-        """A batch. `position`, the row numbers within the client, needs no access to
-        the table."""
+        """Return a batch: `cut` applied to each column of the table.
+
+        `position` has the row numbers within the client. It becomes the column of the
+        same name, which need not be read from the table.
+        """
         table = self.clients.table
         if not isinstance(table, Table):
             return jax.tree.map(cut, table)

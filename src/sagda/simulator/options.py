@@ -1,7 +1,8 @@
-"""`RunOptions`: the keyword arguments of `simulate` and `sweep`, in one list.
+"""`RunOptions`: the list of all keyword arguments of `simulate` and `sweep`.
 
-A new option is a field here, with its line in `Args` and its check. Whether options fit
-a method, a problem and its data is decided by `checks.check_run`.
+To add an option, add a field, its description under `Args`, and its check. This module
+checks each option alone. `checks.check_run` checks whether the options fit the method,
+the problem and the data.
 """
 
 import functools
@@ -30,41 +31,47 @@ from sagda.simulator.run import Callback, Callbacks, Run
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How to simulate: rounds, participation, evaluation, layout, checkpoints.
+    """The options of a simulation: rounds, cohorts, evaluation, layout and callbacks.
 
-    `chunk`, `eval_every` and `resume` do not change any result.
+    `chunk`, `eval_every` and `resume` do not change the iterates.
 
     Args:
-        rounds: number of communication rounds (T), counted from the start of the run
-            also where it is resumed.
-        cohort: number of clients drawn per round (m). None takes all clients.
+        rounds: the number of communication rounds (T). For a resumed run, this number
+            includes the rounds that it already has.
+        cohort: the number of clients drawn per round (m). None takes all clients.
         batch_size: rows per stochastic gradient, drawn with replacement. None takes all
-            rows of the client; with all clients, the run then has no randomness.
-        dropout: probability that a client fails in an exchange. It then misses the
-            rest of the round. A round without any reply changes nothing.
-        seeds: one seed or several; several run in one program. A seed decides the
-            start, the cohorts and the samples. The split has a seed of its own.
-        eval_every: rounds between evaluations. The start and the last round are always
-            evaluated.
-        chunk: largest number of rounds between two calls of `progress`. None takes as
-            many as run in about half a second.
-        metrics: more columns for the history: names, functions, or a mapping of names
-            to functions. The names are `drift`, the mean over the cohort of
-            ||z_i^{K+1} - z_t||^2 in the last round; `variate_lag`, the mean over
-            clients of ||v_i - grad f_i(z_t)||^2; and `potential`, Phi - f/10. A
+            rows of the client. If all clients take part, the run then has no
+            randomness.
+        dropout: the probability that a client fails in an exchange. A client that fails
+            misses the rest of the round. A round in which a phase has no reply changes
+            nothing.
+        seeds: one seed, or several that run in one program. A seed decides the start,
+            the cohorts and the samples. The partition of the data has a separate seed.
+        eval_every: the number of rounds between evaluations. The start and the last
+            round are always evaluated.
+        chunk: the largest number of rounds between two calls of `progress`. None takes
+            as many rounds as run in about half a second.
+        metrics: additional columns of the history. Give names, functions, or a mapping
+            of names to functions. `drift` is the mean of ||z_i^{K+1} - z_t||^2 over the
+            cohort in the last round. `variate_lag` is the mean of
+            ||v_i - grad f_i(z_t)||^2 over all clients. `potential` is Phi - f/10. A
             function is called as `function(problem, z, rows, weight)` and returns one
-            number; `weight @ values` is the clients' mean of values per row.
-        test: rows to score in addition to the training rows.
-        start: (x_0, y_0) for every seed, in place of the problem's own start.
-        float64: compute in double precision. The rows drawn are the same.
-        layout: how clients and seeds share devices. `auto` chooses; `mapped` takes
-            clients one after the other, `batched` all at once, `chunk-16` sixteen at a
-            time. `/2` uses two devices, which share `:runs` or `:clients`. Results of
-            two layouts agree up to rounding. `run.layout` is the layout that was used.
+            number. For an array `values` with one value per row, `weight @ values` is
+            the mean over clients.
+        test: test rows to score in addition to the training rows.
+        start: the start (x_0, y_0) for every seed. None takes the start that the
+            problem draws.
+        float64: whether to compute in double precision. The same rows are drawn.
+        layout: how clients and seeds are divided over devices. `auto` chooses a layout.
+            `mapped` computes clients one after the other, `batched` all at once, and
+            `chunk-16` 16 at a time. `/2` uses two devices. They divide the runs
+            (`:runs`) or the clients (`:clients`) among them. All layouts give the same
+            results up to rounding. `run.layout` is the layout that was used.
         progress: one callback or several. Each receives a `Progress` after each chunk,
-            and once when a run is resumed. If one returns True, the run stops there, is
-            evaluated and returned. A callback that is a context manager is entered
-            before the rounds and left after them. See `sagda.trackers`.
+            and once when a run is resumed. If a callback returns True, the run is
+            evaluated and returned at this round. A callback that is a context manager
+            is entered before the first round and left after the last one. See
+            `sagda.trackers`.
         resume: a run of the same configuration to continue, or its `arrays()`.
 
     Examples:
@@ -88,12 +95,12 @@ class RunOptions:
     resume: Run | Mapping[str, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        """Check each option that can be checked without the others."""
+        """Check each option alone, and store seeds and callbacks as tuples."""
         check.integer("rounds", self.rounds, low=1)
         check.real("dropout", self.dropout, low=0, high=1)
         seeds = tuple(self.seeds) if isinstance(self.seeds, Iterable) else (self.seeds,)
         if not seeds:
-            raise BadValue("`seeds` must hold at least one seed, got none.")
+            raise BadValue("`seeds` must contain at least one seed, got none.")
         top = 2**32 - 1
         seeds = tuple(check.integer("seeds", s, low=0, high=top) for s in seeds)
         object.__setattr__(self, "seeds", seeds)
@@ -105,8 +112,8 @@ class RunOptions:
         for name, metric in self.chosen_metrics:
             if metric.custom and name in (*METRICS, *COUNTS):
                 raise BadValue(
-                    f"`metrics` may not define {name!r}, which is a column that sagda "
-                    "measures; choose another name."
+                    f"`metrics` must not define {name!r}, which is a column of sagda; "
+                    "choose another name."
                 )
         given: Any = () if self.progress is None else self.progress
         several = isinstance(given, Iterable) and not callable(given)
@@ -119,17 +126,17 @@ class RunOptions:
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """The seeds as a tuple, also where one was given."""
+        """The seeds as a tuple, even if the user gave a single seed."""
         return cast("tuple[int, ...]", self.seeds)
 
     @property
     def callbacks(self) -> tuple[Callback, ...]:
-        """The callbacks as a tuple, also where one was given or none."""
+        """The callbacks as a tuple, which is empty if there are none."""
         return cast("tuple[Callback, ...]", self.progress)
 
     @property
     def chosen_metrics(self) -> ChosenMetrics:
-        """`metrics` as pairs of a name and an `OptionalMetric`."""
+        """The optional metrics, as pairs of a name and an `OptionalMetric`."""
         return chosen_metrics(self.metrics)
 
 
@@ -144,9 +151,11 @@ def takes_options(
     [Callable[[First, Problem, Federation, RunOptions], Result]],
     Callable[Concatenate[First, Problem, Federation, P], Result],
 ]:
-    """Decorate `f(methods, problem, federation, options)` to take options as keywords.
+    """Let a function with an argument `options` take its options as keyword arguments.
 
-    Type checkers, `help` and `inspect.signature` see the fields of `RunOptions`.
+    The decorated function has the arguments methods, problem, federation and options.
+    Type checkers, `help` and `inspect.signature` show the fields of `RunOptions` in
+    place of `options`.
     """
     keywords = list(inspect.signature(options).parameters.values())
     documented = (inspect.getdoc(options) or "").partition("Args:\n")[2]

@@ -1,4 +1,8 @@
-"""`Recorder`: counts what runs exchange, and collects the rows of their history."""
+"""`Recorder`: counts messages and gradients, and collects the rows of the history.
+
+The metrics of a row are measured by an evaluator, see `evaluator.py`. The history
+itself is in `history.py`, and the costs of one client are in `algorithms/costs.py`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -14,23 +18,28 @@ from sagda.simulator.rounds import Carry, Tally, no_counts
 
 
 class Tallies(NamedTuple):
-    """Whole-number counts of a run so far. Chunks of any length add up to the same.
+    """The counts of a run up to now.
 
-    They have 64 bits, which no run overflows.
+    Counts are 64-bit integers, so that they neither overflow nor depend on the length
+    of the chunks.
     """
 
     opening: Tally
     rounds: Tally
-    seconds: float  # in rounds, without compiling
+    seconds: float  # time spent in rounds, without compilation
 
 
 def used(
     tally: Tally, phases: tuple[PhaseCost, ...], rounds: int
 ) -> dict[str, np.ndarray]:
-    """What `rounds` rounds with these counts cost: columns of a history, by run."""
+    """Return the costs of `rounds` rounds, as columns of a history with runs on axis 0.
+
+    `tally` has the counts of these rounds, and `phases` the costs of one client.
+    """
     sent, replied, rows, _ = tally
     column = lambda name: np.array([getattr(phase, name) for phase in phases], np.int64)
-    # A pass over all local rows counts the participants' mean number of rows.
+    # Clients differ in their number of rows. So a gradient on all local rows counts as
+    # the mean number of rows of the clients that took part.
     mean_rows = rows / np.maximum(sent, 1)
     samples = column("rows") + column("passes") * mean_rows
     everyone = np.ones(len(sent), np.int64)
@@ -43,9 +52,9 @@ def used(
 
 
 class Recorder:
-    """Counts what is exchanged, and adds a row to the history per evaluation.
+    """Counts messages and gradients, and adds one row to the history per evaluation.
 
-    `evaluator(state)` gives the `Measurements` of every run, on the host.
+    `evaluator(state)` returns the `Measurements` of every run, on the host.
     """
 
     def __init__(
@@ -56,7 +65,7 @@ class Recorder:
         seeds: tuple[int, ...],
     ):
         self.evaluator, self.seeds = evaluator, seeds
-        # Fields of the carry that an evaluation uses in addition to the iterate.
+        # The fields of the carry that the chosen metrics need in addition to z.
         self.needs = {
             field for _, metric in evaluator.metrics for field in metric.needs
         }
@@ -75,7 +84,7 @@ class Recorder:
         self.latest = {name: column[:, -1] for name, column in past.columns.items()}
 
     def open(self, tally: Tally) -> None:
-        """Record the counts of the opening phases."""
+        """Add the counts of the opening phases."""
         opening = jax.tree.map(np.add, self.ledger.opening, tally)
         self.ledger = self.ledger._replace(opening=opening)
 
@@ -86,7 +95,7 @@ class Recorder:
         self.ledger = self.ledger._replace(rounds=rounds, seconds=seconds)
 
     def evaluate(self, carry: Carry, t: int) -> None:
-        """Evaluate the runs at round `t` and append a row."""
+        """Evaluate the runs at round `t`, and add a row to the history."""
         needed = {name: getattr(carry, name) for name in self.needs}
         state = EvaluatedState(carry.state.z, **needed)
         columns, scores, test_scores = self.evaluator(state)

@@ -1,9 +1,9 @@
-"""The compiled programs of a run: its start, and any number of rounds.
+"""The two compiled programs of a run: `begin` makes its start, `advance` its rounds.
 
-`advance` is one program whose first and last round are arguments. Whole runs, chunks
-and resumed runs all use it, so none of them can change a result. What the clients do
-within a round is in `exchange.py`; evaluations and callbacks between rounds in
-`loop.py`.
+The first and the last round are arguments of `advance`. Whole runs, chunks of rounds
+and resumed runs all use this one program. So they have bit-for-bit the same results.
+The work of the clients in a round is in `exchange.py`. Evaluations and callbacks
+between rounds are in `loop.py`.
 """
 
 from collections.abc import Callable
@@ -25,27 +25,27 @@ from sagda.simulator.exchange import DeviceShare, Tables, exchange_in, packed, u
 from sagda.simulator.layout import Layout
 from sagda.simulator.setup import Setup
 
-# Rounds between fresh means of all memories. The server's mean is updated by changes
-# only, so that rounding errors would add up.
+# After this number of rounds, the server's mean of all memories is computed from the
+# memories again. In other rounds only changes are added, so rounding errors add up.
 REFRESH = 1000
 
 
 class Carry(NamedTuple):
-    """What passes from round to round; a run can be resumed from it."""
+    """All data that pass from one round to the next. A run can be resumed from them."""
 
-    state: Any  # the server's
-    memory: Any  # the clients': tables [M, numbers], or trees [M, ...] with PyTorch
+    state: Any  # of the server
+    memory: Any  # of all clients: tables [M, numbers], or trees [M, ...] with PyTorch
     drift: Any  # mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
-    broken: Any  # the first round whose iterate was not finite, or -1
+    broken: Any  # the number of rounds after which z was not finite first, or -1
 
 
 class Tally(NamedTuple):
-    """Counts over some rounds, [phases] each but for `lost`."""
+    """Counts over a number of rounds. All but `lost` have shape [phases]."""
 
     sent: Any  # messages from the server
     replied: Any  # replies to the server
-    rows: Any  # local rows of the clients that got a message, added up
-    lost: Any  # rounds in which some phase had no reply at all
+    rows: Any  # sum of n_i over the clients that received a message
+    lost: Any  # rounds in which a phase had no reply
 
 
 def one_round(
@@ -57,7 +57,7 @@ def one_round(
     carry: Carry,
     t: Any,
 ) -> tuple[Carry, Tally]:
-    """Round t through `phases`, with its counts."""
+    """Compute round `t` with the given phases. Returns the new carry and the counts."""
     # Cohorts and drop-outs of all phases are drawn first: whether the round is lost
     # must be known before any client's memory changes.
     members = draw_members(
@@ -76,7 +76,7 @@ def one_round(
         t,
     )
     if setup.dropout is not None:
-        # A lost round changes nothing. The exchange has left the memories alone.
+        # A lost round changes nothing. `exchange` has not changed the memories either.
         stay = lambda old, new: jnp.where(lost, old, new)
         state = jax.tree.map(stay, carry.state, state)
         drift = stay(carry.drift, drift)
@@ -104,7 +104,7 @@ def one_round(
 
 
 def mean_of(memory: Tables, share: DeviceShare, like: PyTree) -> PyTree:
-    """The mean of all clients' memories, the same on every device."""
+    """Return the mean of the memories of all clients, the same on every device."""
     mean = unpacked(jax.tree.map(lambda a: a.mean(0), memory), like)
     return jax.lax.pmean(mean, "clients") if share.split else mean
 
@@ -112,10 +112,13 @@ def mean_of(memory: Tables, share: DeviceShare, like: PyTree) -> PyTree:
 def first_carry(
     setup: Setup, share: DeviceShare, method: Method, key: Key, z: Point
 ) -> tuple[Carry, Tally]:
-    """A run at its start, after the opening phases with every client."""
+    """Return the carry of a run before round 0, and the counts of the opening phases.
+
+    All clients take part in the opening phases.
+    """
     algorithm = method.build()
     z = setup.clients.problem.project(z)
-    # A device that shares the memories has a table of its own clients only.
+    # If the memories are split, each device has the table of its clients only.
     clients = setup.clients.count // (share.layout.clients if share.split else 1)
     first = packed(jax.tree.map(lambda a: a[None], algorithm.memory(z)))
     spread = lambda a: jnp.broadcast_to(a, (clients, a.size))
@@ -143,7 +146,7 @@ def rounds_of(
     first: Any,
     last: Any,
 ) -> tuple[Carry, Tally]:
-    """Rounds `first` to `last` - 1 of a run."""
+    """Compute rounds `first` to `last` - 1 of one run, and count them."""
     algorithm = method.build()
 
     def body(t: Any, now: Any) -> Any:
@@ -158,29 +161,32 @@ def rounds_of(
 
 
 def no_counts(*shape: int, dtype: Any = np.int32) -> Tally:
-    """The counts of no rounds; `shape` is [..., phases]."""
+    """Return counts that are all zero. `shape` is [..., phases]."""
     none, lost = np.zeros(shape, dtype), np.zeros(shape[:-1], dtype)
     return Tally(sent=none, replied=none, rows=none, lost=lost)
 
 
 class RoundPrograms(NamedTuple):
-    """The compiled programs of a layout. Methods, keys, starts and carries have the
-    runs on axis 0."""
+    """The compiled programs of a layout.
+
+    Methods, keys, starts and carries have the runs on axis 0.
+    """
 
     begin: Callable  # (setup, methods, keys, starts) -> carry, tally
     advance: Callable  # (setup, methods, keys, carry, first, last) -> carry, tally
 
 
 def is_split(layout: Layout, cohort: int, clients: int) -> bool:
-    """Whether each device holds the memories of its own clients only.
+    """Return whether the memories of the clients are split over the devices.
 
-    It can if all clients take part in every round and divide evenly by the devices.
+    This needs two conditions: all clients take part in every round, and their number is
+    a multiple of the number of devices.
     """
     return cohort == clients and layout.clients > 1 and clients % layout.clients == 0
 
 
 def carry_specs(layout: Layout, split: bool) -> Carry:
-    """How the axes of a carry's arrays are divided over the mesh of devices."""
+    """Return which axes of the arrays of a carry are divided over the devices."""
     runs = Spec("runs")
     memory = Spec("runs", "clients") if split else runs
     return Carry(state=runs, memory=memory, drift=runs, broken=runs)
@@ -188,12 +194,13 @@ def carry_specs(layout: Layout, split: bool) -> Carry:
 
 @cache
 def programs(layout: Layout, split: bool) -> RoundPrograms:
-    """The programs of a layout. Cached, so that equal layouts compile once."""
+    """Return the programs of a layout. The cache makes equal layouts compile once."""
     share = DeviceShare(layout, split)
 
     def each_run(one: Callable, *over: PyTree) -> Any:
         if len(jax.tree.leaves(over)[0]) == 1:
-            # Without a loop over runs, memories are updated in place, not copied.
+            # A single run needs no loop. Then its memories are updated in place. In a
+            # loop, XLA would copy them.
             out = one(*jax.tree.map(lambda a: a[0], over))
             return jax.tree.map(lambda a: a[None], out)
         if layout.batch == 1:
@@ -211,7 +218,7 @@ def programs(layout: Layout, split: bool) -> RoundPrograms:
 
     if layout.devices > 1:
         runs, carry = Spec("runs"), carry_specs(layout, split)
-        # Data are on every device; runs, and memories if split, are divided.
+        # Every device has all data. The runs are divided, and the memories if split.
         on_mesh = partial(
             jax.shard_map, mesh=layout.mesh, out_specs=(carry, runs), check_vma=False
         )
@@ -219,5 +226,5 @@ def programs(layout: Layout, split: bool) -> RoundPrograms:
         inputs = Spec(), runs, runs, carry, Spec(), Spec()
         advance = on_mesh(advance, in_specs=inputs)
     compiled = partial(jax.jit, compiler_options={} if layout.kernel else SPARED)
-    # The carry is donated: its memories may be most of a device's memory.
+    # `advance` overwrites the carry (argument 3), which may fill most of the memory.
     return RoundPrograms(compiled(begin), compiled(advance, donate_argnums=3))

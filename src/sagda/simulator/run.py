@@ -1,7 +1,7 @@
 """`Run`: the result of a simulation, which can be saved and resumed.
 
-`Progress` is what callbacks receive while it runs. Checkpoint files are in
-`sagda.runs.checkpoint`.
+Callbacks receive a `Progress` while a simulation runs. Checkpoint files are written in
+`runs/checkpoint.py`.
 """
 
 import json
@@ -24,23 +24,27 @@ from sagda.simulator.rounds import Carry
 
 
 class Run(NamedTuple):
-    """What `simulate` returns. `simulate(..., resume=run)` continues it."""
+    """The result of `simulate`. `simulate(..., resume=run)` continues the run."""
 
     history: History
     carry: Carry  # the server's state and the clients' memories, seeds on axis 0
     round: int
     ledger: Tallies
     compile_seconds: float
-    setting: dict[str, str] | None = None  # what a resumed run must have in common
-    layout: str = ""  # what ran where, as `layout=` takes it
+    # The configuration as strings. `resume` needs an equal one. None is not compared.
+    setting: dict[str, str] | None = None
+    layout: str = ""  # the layout that was used; pass it as `layout=` to repeat it
 
     @property
     def z(self) -> Point:
-        """The last iterate; every array has the seeds as its first axis."""
+        """The last iterate z = (x, y). Every array has the seeds on axis 0."""
         return self.carry.state.z
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The run as arrays by name, for a file. `resume` accepts them."""
+        """Return the run as a dictionary of arrays, which can be saved in a file.
+
+        `simulate(..., resume=...)` accepts such a dictionary.
+        """
         columns = {
             f"history/{i:03d}/{name}": np.asarray(column, order="C")
             for i, (name, column) in enumerate(self.history.columns.items())
@@ -55,22 +59,22 @@ class Run(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, int]:
-        """The seeds that diverged (NaN or infinity), each with its first such round."""
+        """The seeds that diverged, each with its first round of NaN or infinity."""
         pairs = zip(self.history.seeds, self.carry.broken.tolist(), strict=True)
         return {seed: t for seed, t in pairs if t >= 0}
 
 
 class Progress(NamedTuple):
-    """What a callback receives after each chunk of rounds."""
+    """The progress of a simulation. Callbacks receive it after each chunk of rounds."""
 
-    round: int
-    rounds: int
-    seconds: float  # in rounds so far, without compiling
-    latest: dict[str, np.ndarray]  # the newest evaluation, [seeds] each
-    snapshot: Callable[[], Run]  # makes a `Run` of the rounds so far
-    history: History  # all evaluations so far, read-only
+    round: int  # rounds done
+    rounds: int  # rounds in total
+    seconds: float  # time spent in rounds, without compilation
+    latest: dict[str, np.ndarray]  # columns of the newest evaluation, [seeds] each
+    snapshot: Callable[[], Run]  # returns a `Run` up to this round
+    history: History  # all evaluations until now, read-only
     methods: tuple[Method, ...]  # one per run, in the order of `history.seeds`
-    setting: dict[str, str]  # problem, split, cohort and so on, as texts
+    setting: dict[str, str]  # the configuration as strings: problem, cohort and so on
 
 
 Callback: TypeAlias = Callable[[Progress], object]
@@ -83,7 +87,11 @@ def checked_resume(
     recorder: Recorder,
     setting: dict[str, str],
 ) -> Run:
-    """`resume` as a `Run`, or a `BadValue` if its configuration is another one."""
+    """Return `resume` as a `Run`, or raise if its configuration is different.
+
+    `resume` is a `Run` or the dictionary that `Run.arrays` returns. `expected` has the
+    shapes of the carry, and `setting` is the configuration of the new run.
+    """
     if isinstance(resume, Mapping):
         columns = sorted(name for name in resume if name.startswith("history/"))
         history = {name.split("/", 2)[2]: resume[name] for name in columns}
@@ -99,7 +107,7 @@ def checked_resume(
         )
     check.kind("resume", resume, Run, "as `simulate` returns it, or its arrays")
     for field, now in setting.items():
-        # A `setting` of None is not compared. Addresses of functions never match.
+        # A `setting` of None is not compared. Saved strings have no memory addresses.
         then = (resume.setting or {}).get(field, now)
         if then not in (now, portable(now)):
             raise BadValue(
@@ -109,15 +117,15 @@ def checked_resume(
     kinds = lambda tree: jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree)
     if kinds(expected) != kinds(resume.carry):
         raise BadValue(
-            "`resume` must be a run of the same method, problem and clients; its "
-            "arrays have other shapes."
+            "`resume` must be a run of the same method, problem and clients, but its "
+            "arrays have different shapes."
         )
     check_columns(resume.history, recorder)
     return resume
 
 
 def check_columns(past: History, recorder: Recorder) -> None:
-    """Raise if the history has other columns than the rows to come."""
+    """Raise unless the history `past` has the columns that `recorder` measures."""
     chosen = [name for name, _ in recorder.evaluator.metrics]
     wanted = {"round", *chosen}
     if recorder.evaluator.test is not None and "auc_train" in past.columns:
@@ -126,19 +134,19 @@ def check_columns(past: History, recorder: Recorder) -> None:
         exists = name in past.columns
         if exists != (name in wanted):
             raise BadValue(
-                f"`resume` must have the columns of this run, but its history has "
-                f"{'the' if exists else 'no'} column {name!r}; give the `metrics` and "
-                "`test` that it had."
+                "`resume` must have the columns of this run, but its history has "
+                f"{'the' if exists else 'no'} column {name!r}; use the same `metrics` "
+                "and `test` for both runs."
             )
 
 
 def portable(text: str) -> str:
-    """`text` without memory addresses, which differ between processes."""
+    """Return `text` without memory addresses, which differ between processes."""
     return re.sub(r" at 0x[0-9A-Fa-f]+", "", text)
 
 
 def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """The arrays of a tree, named by their paths in it, such as `carry/state/z/x`."""
+    """Return the arrays of a tree by name. A name is a path like `carry/state/z/x`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     first = jax.tree_util.GetAttrKey(prefix)
     name = lambda path: keystr((first, *path), simple=True, separator="/")
@@ -146,9 +154,15 @@ def named(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
 
 
 def filled(like: PyTree, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
-    """A tree of the structure of `like`, with the arrays that `named` would name."""
+    """Return a tree with the structure of `like`, filled from `arrays`.
+
+    It reverses `named`.
+    """
     expected = named(jax.tree.map(lambda a: np.zeros(0), like), prefix)
     missing = [name for name in expected if name not in arrays]
     if missing:
-        raise BadValue(f"saved run: no array {missing[0]!r}; it is of another method.")
+        raise BadValue(
+            f"the saved run must have an array {missing[0]!r}, but does not; resume it "
+            "with its own method."
+        )
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[n] for n in expected])

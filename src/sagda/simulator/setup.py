@@ -1,6 +1,7 @@
-"""`Setup` and `View`: a run's constant data on the devices, for rounds and evaluations.
+"""`Setup` and `View`: the constant data of a run, on the devices.
 
-What changes from round to round is `rounds.Carry`.
+Rounds use a `Setup`, and evaluations use a `View`. The data that change from round to
+round are in `rounds.Carry`. Files and partitions are read in `data`.
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +27,8 @@ class Setup:
     """The clients, and the number of them that take part in a round."""
 
     clients: Clients
-    dropout: float | None  # None leaves drop-outs out of the compiled program
-    cohort: int  # m
+    dropout: float | None  # None: the compiled program contains no drop-outs
+    cohort: int  # m, the clients per round
 
     @classmethod
     def of(
@@ -40,7 +41,7 @@ class Setup:
         batch_size: int | None,
         dropout: float = 0.0,
     ) -> "Setup":
-        """The setup of a run, on the first device. Floats become `dtype`."""
+        """Make the setup of a run on the first device. Floats are cast to `dtype`."""
         put = lambda tree: jax.tree.map(lambda a: on_device(a, dtype), tree)
         size = federation.size
         even = bool(size.min() == size.max()) and not federation.room
@@ -56,71 +57,72 @@ class Setup:
         return cls(clients, dropout or None, cohort)
 
     def over(self, mesh: Mesh) -> "Setup":
-        """The same setup on every device of `mesh`."""
+        """Return the same setup with a copy of all data on every device of `mesh`."""
         everywhere = NamedSharding(mesh, PartitionSpec())
         put = lambda a: placed(np.asarray(a), everywhere)
         return replace(self, clients=jax.tree.map(put, self.clients))
 
     def objective(self, i: Any) -> Sampled:
-        """f_i."""
+        """Return f_i, the objective of client `i`."""
         return self.clients.objective(i)
 
 
 @register
 @dataclass(frozen=True)
 class View:
-    """What an evaluation sees: all rows, with the weight of each in f."""
+    """The data of an evaluation: the rows of all clients, with their weights in f."""
 
     clients: Clients
-    weight: jax.Array  # [rows], 1 / (M n_i)
-    owner: jax.Array  # [rows], the client that has the row
+    weight: jax.Array  # [rows], 1 / (M n_i) for a row of client i
+    owner: jax.Array  # [rows], the client that the row belongs to
 
     @classmethod
     def of(cls, setup: Setup, federation: Federation, dtype: Any) -> "View":
-        """The view of the first device, which shares its copy of the setup."""
+        """Make a view on the first device. It uses the rows of `setup`, not a copy."""
         put = partial(on_device, dtype=dtype)
         clients = jax.tree.map(lambda a: a.addressable_shards[0].data, setup.clients)
         return cls(clients, put(federation.weight), put(federation.owner))
 
 
 class Ops(NamedTuple):
-    """The few array functions that differ between JAX and PyTorch."""
+    """Two functions that differ between JAX and PyTorch, used in sums over rows."""
 
     stack: Any
     value_and_grad: Any
 
 
 def numbers(data: PyTree) -> PyTree:
-    """The columns that a loss may use: all but the names of clients and classes."""
+    """Return `data` without names of clients and classes, which a loss cannot use."""
     return data._replace(origin=None, client=None) if isinstance(data, Table) else data
 
 
 def on_device(array: Any, dtype: Any) -> jax.Array:
-    """An array on the first device.
+    """Put an array on the first device.
 
-    Floats become `dtype`, whole numbers have 32 bits. A memory-mapped column of the
-    right type is not copied: processors read it from the file.
+    Floats are cast to `dtype`, and whole numbers to 32 bits. A memory-mapped column
+    that already has the right type is not copied: CPUs read it from the file.
     """
     array = np.asarray(array)
     kinds = {"f": dtype, "i": np.int32, "u": np.int32, "b": np.bool_}
     if array.dtype.kind not in kinds:
         raise BadKind(
-            f"columns and fields must be numbers, got an array of {array.dtype}."
+            "columns of data and fields of problems must be numbers, got an array of "
+            f"type {array.dtype}."
         )
     array = array.astype(kinds[array.dtype.kind], copy=False)
     return jax.device_put(array, jax.local_devices()[0])
 
 
 def placed(array: Any, sharding: NamedSharding) -> jax.Array:
-    """An array that every process has, on the devices of all processes."""
+    """Put an array that every process has on the devices of all processes."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
-    # `device_put` would send the array to all processes to compare it.
+    # `device_put` would send the array to all processes, to compare their copies.
     return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
 
 
 def fetch(tree: PyTree) -> Any:
-    """Whole arrays on the host, also of those that are divided over processes."""
+    """Copy arrays to the host. Arrays divided over processes are put together."""
 
     def one(a: Any) -> np.ndarray:
         if isinstance(a, jax.Array) and not (

@@ -1,6 +1,7 @@
-"""`simulate`: a whole run on simulated clients, from checks to history.
+"""`simulate`: runs an algorithm on simulated clients and returns a `Run`.
 
-Options are listed in `options.py`. The rounds are in `loop.py` and `rounds.py`.
+The options are listed in `options.py`, and checked in `checks.py`. The rounds are in
+`loop.py` and `rounds.py`. To run several methods at once, see `sweep.py`.
 """
 
 import warnings
@@ -21,8 +22,8 @@ from sagda.simulator.loop import CompiledLoop, RunList
 from sagda.simulator.options import RunOptions, takes_options
 from sagda.simulator.run import Run
 
-# Above this `inner_residual`, the inner maximum was not found. Solutions have residuals
-# below 1e-5, also in single precision.
+# If `inner_residual` is larger, the solver did not find the inner maximum. Solutions
+# have residuals below 1e-5, in single precision also.
 UNSOLVED = 1e-3
 
 
@@ -31,16 +32,17 @@ class DivergenceWarning(UserWarning):
 
 
 class UnsolvedWarning(UserWarning):
-    """The inner maximum was not found, so the columns of Phi are inaccurate."""
+    """The solver did not find max over y of f(x, y): columns of Phi are inaccurate."""
 
 
 @takes_options(RunOptions)
 def simulate(
     method: Method, problem: Problem, federation: Federation, options: RunOptions
 ) -> Run:
-    """Run a method on a problem over simulated clients.
+    """Train with one method on simulated clients. Returns a `Run` with the history.
 
-    Options are keyword arguments, the fields of `sagda.simulator.options.RunOptions`.
+    The options are keyword arguments: the fields of
+    `sagda.simulator.options.RunOptions`.
 
     Args:
         method: an algorithm with its hyperparameters, such as `sagda_i(local_lr=0.01)`.
@@ -69,10 +71,10 @@ def simulate_stacked(
     federation: Federation,
     options: RunOptions,
 ) -> Run:
-    """Simulate methods that differ in real numbers only, in one program.
+    """Simulate several methods in one program. They may differ only in real numbers.
 
-    The options must have passed `check_run`. The runs of the first method come first,
-    one per seed.
+    The options must have passed `check_run`. The result has one run per method and
+    seed on axis 0. All seeds of the first method come first.
     """
     seeds = options.seed_list
     runs = RunList(
@@ -89,8 +91,8 @@ def simulate_stacked(
         loop = TorchLoop(runs)
         with precision(options.float64):
             return loop.run()
-    # Starts are drawn in single precision also for runs in double precision, so that
-    # both have the same ones.
+    # Starts are always drawn in single precision. So runs in single and in double
+    # precision have the same starts.
     with jax.enable_x64(False):
         keys = jax.vmap(root_key)(np.array(runs.seeds, np.uint32))
         starts = draw_starts(problem, keys)
@@ -100,33 +102,33 @@ def simulate_stacked(
 
 
 def advice(method: Method, diverged: dict[int, int]) -> str:
-    """A sentence on where a run diverged, and which rates to lower."""
+    """Return the warning for a run that diverged: where, and which rates to lower."""
     where = ", ".join(f"seed {seed} at round {t}" for seed, t in diverged.items())
     rates = [f"{k} {v}" for k, v in method.arguments.items() if isinstance(v, Rates)]
     return (
         f"{method.name} diverged (NaN or infinity: {where}); lower its rates "
-        f"({', '.join(rates)}) or its local steps. The history until then is kept."
+        f"({', '.join(rates)}) or its local steps. The run has the history up to there."
     )
 
 
 def unsolved(history: History) -> str | None:
-    """A sentence if the solver for inner maxima failed in the history, else None."""
+    """Return a warning if the solver for inner maxima failed in a run, else None."""
     if "inner_residual" not in history.columns:
         return None
     residual, f = history["inner_residual"].ravel(), history["f"].ravel()
-    # A maximum at infinity gives NaN. Runs that diverged have a warning of their own.
+    # A maximum at infinity has the residual NaN. `advice` warns of runs that diverged.
     missed = np.flatnonzero(np.isfinite(f) & ~(residual <= UNSOLVED))
     if len(missed) == 0:
         return None
     at, worst = history["round"].ravel()[missed[-1]], residual[missed[-1]]
     return (
         f"the inner maximum was not found: `inner_residual` is {worst:.1e} at round "
-        f"{at}, so `phi`, `gap` and `grad_phi_sq` are inaccurate; "
-        "give `best_y`, a set that bounds y, or a loss that is concave in y."
+        f"{at}, so `phi`, `gap` and `grad_phi_sq` are inaccurate. "
+        "Define `best_y`, bound y by a set, or use a loss that is concave in y."
     )
 
 
 @jax.jit
 def draw_starts(problem: Problem, keys: Any) -> Point:
-    """(x_0, y_0) of each seed."""
+    """Draw (x_0, y_0) for each key. The keys and the starts have the runs on axis 0."""
     return jax.vmap(lambda key: problem.init(key_of(key, "start")))(keys)

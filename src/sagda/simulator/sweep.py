@@ -1,4 +1,8 @@
-"""`sweep`: many methods at once, in one compiled program per structure."""
+"""`sweep`: runs many methods at once, in as few compiled programs as possible.
+
+It returns one `Run` per method, and does not compare them. The search for good rates is
+in `runs`. A single method is run by `simulate.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,12 +28,13 @@ def sweep(
     federation: Federation,
     options: RunOptions,
 ) -> list[Run]:
-    """Run several methods, each with every seed; one `Run` per method.
+    """Run each of several methods with every seed. Returns one `Run` per method.
 
-    Methods that differ in rates and other real numbers only share one compiled program.
-    Other local steps, names or algorithms need another. A run that diverges raises no
-    warning: `run.diverged` tells. The column `seconds` is the time of all runs of a
-    program together. Options are those of `simulate` without `resume`.
+    Methods that differ only in rates and other real numbers share one compiled program.
+    Different algorithms or numbers of local steps need separate programs. There is no
+    warning when a run diverges: see `run.diverged`. The column `seconds` is the time of
+    all runs of a program together. The options are those of `simulate` without
+    `resume`.
 
     Args:
         methods: algorithms with their hyperparameters.
@@ -45,9 +50,11 @@ def sweep(
         True
     """
     if not methods:
-        raise BadValue("`methods` must hold at least one method, got none.")
+        raise BadValue("`methods` must contain at least one method, got none.")
     if options.resume is not None:
-        raise BadValue("`sweep` cannot resume; `simulate` can, method by method.")
+        raise BadValue(
+            "`sweep` cannot resume a run; call `simulate` once for each method instead."
+        )
     check_run(methods, problem, federation, options)
     runs: dict[int, Run] = {}
     for group in alike(methods):
@@ -58,7 +65,7 @@ def sweep(
 
 
 def alike(methods: Sequence[Method]) -> list[list[int]]:
-    """Groups of methods, as indices, that one compiled program can run."""
+    """Group methods that one compiled program can run. Returns lists of indices."""
     groups: dict[Any, list[int]] = {}
     for i, method in enumerate(methods):
         groups.setdefault(jax.tree.structure(method), []).append(i)
@@ -74,7 +81,7 @@ def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
         cut = lambda tree: jax.tree.map(lambda a: a[part], tree)
         opening, rounds, seconds = run.ledger
         seeds_of_method = run.history.seeds[part]
-        # Not by `jax.tree.map`, which would sort the columns by name.
+        # Without `jax.tree.map`, which would sort the columns by name.
         columns = {name: column[part] for name, column in run.history.columns.items()}
         setting = {"method": repr(method), "seeds": str(seeds_of_method)}
         return run._replace(

@@ -1,7 +1,8 @@
-"""What one client's part in a round costs a device: memory, work, kinds of operations.
+"""`Workload`: an estimate of the memory and work that one client needs on a device.
 
-Found by tracing, so nothing is computed. `layout.resolve` decides by it how clients
-share a device. Bytes and gradients that users see are in `sagda.algorithms.costs`.
+The estimate comes from a traced program, so nothing is computed. `layout.resolve` uses
+it to choose a layout. The bytes and gradients that users see are counted in
+`algorithms/costs.py`.
 """
 
 from typing import Any, NamedTuple
@@ -14,25 +15,25 @@ from sagda.algorithms.trace import bytes_of, equations, programs_in, trace_round
 from sagda.core import Algorithm, Point
 from sagda.simulator.setup import Setup
 
-# Multiplications from which on a product of matrices counts as large.
+# A product of matrices with more multiplications counts as large.
 PRODUCT = 2**16
-# XLA compiles no loop that has one of these operations into a kernel.
+# XLA cannot compile a loop into a kernel if it contains one of these operations.
 BARRED = ("scatter", "sort", "fft", "callback", "ffi", "custom_call", "top_k")
 
 
 class Workload(NamedTuple):
-    """A client's part in a round, as far as the choice of a layout depends on it."""
+    """The work of one client in one round, as needed to choose a layout."""
 
-    kernel: bool  # its loops may be compiled into one kernel each
-    writes: bool  # it writes to places that depend on the rows drawn
-    heavy: bool  # large matrix products or convolutions keep a whole device busy
-    meetings: int  # how often devices that share a round's clients must exchange sums
-    work: int  # bytes that it writes, and that its products read
-    memory: int  # bytes that it needs at a time
+    kernel: bool  # whether each of its loops can be compiled into one kernel
+    writes: bool  # whether it writes to array positions that depend on its rows
+    heavy: bool  # whether a large product or a convolution keeps a device busy
+    meetings: int  # exchanges between devices per round, if they divide the clients
+    work: int  # bytes that it writes, plus bytes that its products read
+    memory: int  # bytes that it needs at the same time
 
 
 def workload_of(setup: Setup, algorithm: Algorithm, z: Point) -> Workload:
-    """The workload of one client, by the equations of its traced programs."""
+    """Estimate the workload of one client from the equations of its traced programs."""
     kernel, writes, heavy, work, largest = True, False, False, 0, 0
     client = jax.ShapeDtypeStruct((), np.int32)
     for traced in trace_round(algorithm, z, Setup.objective, setup, client):
@@ -43,6 +44,7 @@ def workload_of(setup: Setup, algorithm: Algorithm, z: Point) -> Workload:
             kernel = kernel and not (barred or product)
             writes = writes or name == "dynamic_update_slice"
             largest = max([largest, *map(bytes_of, equation.outvars)])
+            # An equation with programs inside, such as a loop, writes nothing itself.
             if not programs_in(equation):
                 work += times * sum(map(stored, equation.outvars))
             if name == "dot_general":
@@ -53,31 +55,37 @@ def workload_of(setup: Setup, algorithm: Algorithm, z: Point) -> Workload:
         heavy=heavy,
         meetings=len(algorithm.phases),
         work=work,
-        # About four arrays of the largest size, and four of z, exist at a time.
+        # A program holds about four arrays of the largest size, and four copies of z.
         memory=4 * largest + 4 * size_of(z),
     )
 
 
 def stored(variable: Any) -> int:
-    """Its bytes, but none of unsigned integers: random bits are made in registers."""
+    """Return the bytes that a variable needs in memory.
+
+    Unsigned integers count as 0: they are random bits, which stay in registers.
+    """
     kind = getattr(variable.aval, "dtype", None)
     return 0 if getattr(kind, "kind", "") == "u" else bytes_of(variable)
 
 
 def multiplications(equation: Any) -> float:
-    """In a product of matrices; no number is enough for a convolution.
+    """Return the number of multiplications in a product of two matrices.
 
-    XLA's library does both better than a kernel. Products with vectors count as none.
+    The number is infinite for a convolution, and 0 for products with vectors and for
+    all other equations. The libraries of XLA compute matrix products and convolutions
+    faster than a kernel does.
     """
     if equation.primitive.name == "conv_general_dilated":
         return np.inf
     if equation.primitive.name != "dot_general":
         return 0
+    # `free` has the product of the dimensions that only one of the operands has.
     (contracted, batched) = equation.params["dimension_numbers"]
     free = [
         np.prod([n for d, n in enumerate(v.aval.shape) if d not in (*c, *b)])
         for v, c, b in zip(equation.invars, contracted, batched, strict=True)
     ]
     operands = [v.aval.size for v in equation.invars]
-    # m n k = sqrt(mk nk mn), with the free dimensions m and n.
+    # An [m, k] by [k, n] product has m n k = sqrt(mk nk mn) multiplications.
     return float(np.sqrt(np.prod([*operands, *free]))) if min(free) > 1 else 0

@@ -1,1 +1,1 @@
-"""The simulator's rounds on PyTorch tensors, client by client."""
+"""The simulator for PyTorch models: it computes the clients one after the other."""

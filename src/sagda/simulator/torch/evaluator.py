@@ -1,6 +1,8 @@
-"""`TorchEvaluator`: the columns of a history row for PyTorch models, in blocks of rows.
+"""`TorchEvaluator`: measures the columns of a history row for PyTorch models.
 
-It measures what `simulator.evaluator.Evaluator` measures for JAX models, in eager mode.
+The rows are evaluated in blocks, to limit memory. The columns are the same as those of
+JAX models, see `simulator/evaluator.py`. The formulas of the optional columns are in
+`problems/metrics.py`.
 """
 
 from collections.abc import Callable
@@ -26,7 +28,7 @@ BLOCK = 4096  # rows evaluated at a time
 
 
 class TorchEvaluator:
-    """Evaluates all runs in turn, each in blocks of rows."""
+    """Evaluates the runs one after the other, each in blocks of rows."""
 
     def __init__(self, rows: TorchRows, federation: Federation, options: RunOptions):
         self.rows, self.metrics, test = rows, options.chosen_metrics, options.test
@@ -40,7 +42,7 @@ class TorchEvaluator:
         self.test_label = None if test is None else test.label
 
     def blocks(self) -> Any:
-        """(rows, weights) of each block."""
+        """Yield the rows and the weights of each block."""
         count = len(self.weight)
         for at in range(0, count, BLOCK):
             part = slice(at, min(at + BLOCK, count))
@@ -49,7 +51,7 @@ class TorchEvaluator:
 
     @property
     def position(self) -> np.ndarray:
-        """[rows], each row's number within its client."""
+        """The number of each row within its client, as an array [rows]."""
         return np.arange(len(self.weight)) - self.rows.start[self.owner]
 
     def __call__(self, state: EvaluatedState) -> Measurements:
@@ -64,7 +66,7 @@ class TorchEvaluator:
         return Measurements(stacked, some(scores), some(tests))
 
     def one(self, state: EvaluatedState) -> Measurements:
-        """The measurements of one run."""
+        """Evaluate one run: the columns of its history row, and its scores."""
         problem, z = self.rows.problem, state.z
         values = [problem.loss(z, rows, None) for rows, _ in self.blocks()]
         losses = torch.cat(values).double().numpy()
@@ -82,7 +84,7 @@ class TorchEvaluator:
             phi = sum(float(w @ problem.loss(best, r, None)) for r, w in self.blocks())
             columns |= {"grad_phi_sq": float(norm_sq(self.grad(best).x)), "phi": phi}
             columns["gap"] = phi - columns["f"]
-        # A problem's own metrics, and custom ones, take all rows at a time.
+        # Metrics of the problem and custom metrics need all rows at the same time.
         whole = self.rows.cut(slice(None), torch.from_numpy(self.position))
         if problem.has("metrics"):
             more = problem.metrics(z, whole, self.weight)
@@ -104,7 +106,7 @@ class TorchEvaluator:
         return Measurements(columns, whole, None if tests is None else tests.numpy())
 
     def grad(self, z: Point) -> Point:
-        """The gradient of f, summed over blocks."""
+        """Return the gradient of f at `z`, a sum over the blocks."""
         problem = self.rows.problem
         parts = [
             gradient(lambda z, r=r, w=w: w @ problem.loss(z, r, None), z)
@@ -113,7 +115,10 @@ class TorchEvaluator:
         return reduce(Point.__add__, parts)
 
     def best_y(self, x: PyTree) -> PyTree | None:
-        """The best y in closed form, from sums over blocks; None without one."""
+        """Return the y that maximises f(x, y), computed from sums over the blocks.
+
+        Returns None if the problem has no closed form for it.
+        """
         problem = self.rows.problem
         parts = [problem.inner_sums(x, r, w) for r, w in self.blocks()]
         if parts[0] is None:
@@ -124,7 +129,7 @@ class TorchEvaluator:
         return jax.tree.map(lambda a: a.to(like), y)
 
     def mean_over_clients(self, memory: PyTree, function: Callable) -> float:
-        """The mean over clients of function(f_i, v_i), with its memory v_i."""
+        """Return the mean of `function(f_i, v_i)` over clients. v_i is the memory."""
         total = 0.0
         for i in range(self.clients):
             v_i = jax.tree.map(lambda a, i=i: torch.from_numpy(a[i, ...]), memory)
@@ -133,7 +138,10 @@ class TorchEvaluator:
 
 
 def torch_columns(problem: Problem, federation: Federation) -> tuple[list[str], Any]:
-    """The columns that evaluations measure, and scores or None, found with two rows."""
+    """Return the names of the columns that evaluations measure, and scores or None.
+
+    Two rows are evaluated to find the names.
+    """
     rows = TorchRows.of(problem, federation, None, np.float32)
     two: Any = rows.cut(slice(0, 2), torch.arange(2))
     weight: Any = torch.full((2,), 0.5)

@@ -1,7 +1,8 @@
-"""`TorchLoop`: the rounds of PyTorch models, client by client and run by run.
+"""`TorchLoop`: the rounds of PyTorch models, one run and one client after the other.
 
-Cohorts, drop-outs and rows are drawn by the same keys as in compiled runs. The order
-of chunks, evaluations and callbacks is that of `sagda.simulator.loop.RoundLoop`.
+Cohorts, drop-outs and rows are drawn with the same keys as in compiled runs. The
+algorithm of a round is in `core.run_round`. Chunks, evaluations and callbacks are in
+`simulator/loop.py`.
 """
 
 from functools import partial
@@ -32,17 +33,17 @@ client_keys = jax.jit(
 
 
 class TorchExchange(NamedTuple):
-    """`run_round`'s exchange: every client that is asked works in turn.
+    """The `exchange` function of one round: it computes the clients of a phase in turn.
 
-    The carry is (what each client keeps in this round, by id; the drift).
+    Its carry is a pair: the values `kept` of the clients by id, and the drift.
     """
 
     rows: TorchRows
-    members: dict[str, Members]  # by phase
-    lost: bool  # some phase of this round has no reply at all
+    members: dict[str, Members]  # by the name of the phase
+    lost: bool  # whether a phase of this round has no reply
     key: Key
     t: int
-    memory: PyTree  # [M, ...] each; renewed rows are written in place
+    memory: PyTree  # arrays [M, ...], in which renewed memories are written in place
 
     def __call__(self, phase: Phase, message: Any, carry: Any) -> Any:
         memory, (kept, drift) = self.memory, carry
@@ -52,7 +53,8 @@ class TorchExchange(NamedTuple):
         for slot, i in enumerate(ids.tolist()):
             if not asked[slot]:
                 continue
-            # A copy, since a reply may still refer to it when the memory is renewed.
+            # A copy of the memory, since the reply may refer to it. The memory itself
+            # is overwritten below.
             copied = lambda a, i=i: torch.from_numpy(np.array(a[i, ...]))
             before = jax.tree.map(copied, memory)
             start = before if phase.resample or i not in kept else kept[i]
@@ -70,8 +72,8 @@ class TorchExchange(NamedTuple):
                 renewed = phase.renew(before, reply)
                 put = lambda a, b, i=i: np.copyto(a[i, ...], b.numpy())
                 jax.tree.map(put, memory, renewed)
-        if total is None:  # no replies: the round is lost, and this mean is dropped
-            total = reply  # type: ignore[possibly-unbound] # someone is always asked
+        if total is None:  # there is no reply, so the round is lost and nobody uses it
+            total = reply  # type: ignore[possibly-unbound] # at least one was asked
         mean = jax.tree.map(lambda a: a / max(count, 1), total)
         drift = drift if phase.delta is None else moved / max(count, 1)
         return mean, count / len(self.rows.start), (kept, drift)
@@ -79,10 +81,13 @@ class TorchExchange(NamedTuple):
 
 @final
 class TorchLoop(RoundLoop):
-    """Rounds of PyTorch models. A carry has NumPy arrays with the runs on axis 0."""
+    """Rounds of PyTorch models. A carry has NumPy arrays, with the runs on axis 0."""
 
     def __init__(self, runs: RunList):
-        """From checked options: rows as tensors, starts, recorder."""
+        """Draw the starts, check the model and turn the rows into tensors.
+
+        The options were checked before.
+        """
         options, problem, dtype = runs.options, runs.problem, runs.dtype
         self.keys = [root_key(np.uint32(seed)) for seed in runs.seeds]
         drawn = [problem.init(key_of(key, "start")) for key in self.keys]
@@ -115,7 +120,7 @@ class TorchLoop(RoundLoop):
         return carry, 0
 
     def first(self, s: int) -> Carry:
-        """Run `s` before any exchange."""
+        """Return the carry of run `s` before any exchange."""
         algorithm = self.runs.methods[s].build()
         z = jax.tree.map(lambda a: torch.from_numpy(a[s, ...].copy()), self.starts)
         z = projected(self.rows.problem, z)
@@ -127,7 +132,7 @@ class TorchLoop(RoundLoop):
         return Carry(state=state, memory=memory, drift=none, broken=np.int32(-1))
 
     def opened(self, s: int) -> tuple[Carry, Tally]:
-        """Run `s` after the opening phases, in which every client takes part."""
+        """Return run `s` after the opening phases, in which all clients take part."""
         algorithm, carry = self.runs.methods[s].build(), self.first(s)
         if not algorithm.opening:
             return carry, no_counts(0)
@@ -144,7 +149,8 @@ class TorchLoop(RoundLoop):
                 total = jax.tree.map(np.add, total, tally)
             done.append((run._replace(memory=None), total))
         after, total = jax.tree.map(lambda *a: np.stack(a), *done)
-        # Memories are the largest part of a carry and were written in place.
+        # Memories are the largest part of a carry. They are not copied, since the
+        # rounds have written them in place.
         return after._replace(memory=carry.memory), total
 
     def round(
@@ -156,12 +162,12 @@ class TorchLoop(RoundLoop):
         t: int,
         everyone: bool = False,
     ) -> tuple[Carry, Tally]:
-        """Run `s` through `phases` in round `t`, with its counts."""
+        """Compute round `t` of run `s`. Returns the new carry and the counts."""
         M, key = len(self.rows.start), self.keys[s]
         dropout = self.runs.options.dropout or None
         share = (M, None) if everyone else (self.runs.cohort, dropout)
-        # `draw_members` compiles once per phases. Their functions are new in every
-        # round, so they are left out.
+        # `draw_members` is compiled for each new tuple of phases. The functions of a
+        # phase are new objects in every chunk, so `plain` has phases without them.
         plain = tuple(Phase(p.name, keep, keep, resample=p.resample) for p in phases)
         members = jax.tree.map(np.asarray, members_of(plain, key, t, M, *share))
         answered = [int(m.answered.sum()) for m in members.values()]
@@ -203,7 +209,7 @@ class TorchLoop(RoundLoop):
 
 
 def check_module(rows: TorchRows, z: Point) -> None:
-    """Raise unless module and loss give one value per row, tried with two rows."""
+    """Raise unless the model and the loss return one value per row. Tries two rows."""
     for model in models_in(rows.problem):
         model.check(rows.table.features[:2])
     two = rows.cut(slice(0, 2), torch.arange(2))

@@ -1,7 +1,7 @@
-"""`TorchObjective`: a client's objective f_i for PyTorch models, in eager mode.
+"""`TorchObjective`: the objective f_i of one client, for PyTorch models.
 
-Rows are drawn from the same keys as in compiled runs. The helpers below also serve
-sites of a federation whose model is PyTorch's. Rounds are in `torch/loop.py`.
+Rows are drawn with the same random keys as in compiled runs. The sites of a federation
+with a PyTorch model also use the functions below. The rounds are in `torch/loop.py`.
 """
 
 import contextlib
@@ -24,9 +24,10 @@ draw_rows = jax.jit(drawn, static_argnums=(2, 3))
 
 
 class TorchRows(NamedTuple):
-    """All clients' rows as tensors, and the problem whose loss takes them.
+    """The rows of all clients as tensors, and the problem.
 
-    A noisy loss gets no key: PyTorch's own generator is seeded for each sample.
+    The loss receives no random key. Instead, the generator of PyTorch is seeded for
+    each sample.
     """
 
     problem: Any
@@ -51,19 +52,20 @@ class TorchRows(NamedTuple):
         return cls(problem, data, federation.start, federation.size, batch_size)
 
     def cut(self, rows: Any, position: Any) -> Any:
-        """A batch of `rows`, which have these numbers within their client."""
+        """Return a batch of the table's `rows`, whose numbers within the client are
+        `position`."""
         batch = jax.tree.map(lambda column: column[rows], self.table)
         if isinstance(batch, Table):
             batch = batch._replace(position=position)
         return batch
 
     def objective(self, i: int) -> "TorchObjective":
-        """f_i."""
+        """Return f_i, the objective of client `i`."""
         return TorchObjective(self, int(self.start[i]), int(self.size[i]))
 
 
 class TorchObjective(Objective):
-    """f_i, on the rows `start` to `start + size` of the clients' table."""
+    """The objective f_i of the client with `size` rows of the table from `start` on."""
 
     def __init__(self, rows: TorchRows, start: int, size: int):
         self.rows, self.start, self.size = rows, start, size
@@ -93,7 +95,7 @@ class TorchObjective(Objective):
 
 
 def gradient(value: Any, z: Any) -> Any:
-    """The gradient of `value` at a tree of tensors."""
+    """Return the gradient of `value` at `z`, a tree of tensors."""
     leaves, structure = jax.tree.flatten(z)
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     with torch.enable_grad():
@@ -107,10 +109,10 @@ def gradient(value: Any, z: Any) -> Any:
 
 
 def projected(problem: Problem, z: Point) -> Point:
-    """The feasible point nearest to z.
+    """Return the feasible point nearest to `z`.
 
-    JAX projects the constrained parts, which are small. A half without a set, usually
-    the model, is returned without a copy.
+    Projections run in JAX, since x or y with a constraint is usually small. x or y
+    without a constraint, usually the model, is returned without a copy.
     """
     back = lambda a, b: torch.from_numpy(np.array(a)).to(b)
     near = lambda project, tree: jax.tree.map(back, project(arrays(tree)), tree)
@@ -125,7 +127,7 @@ def projected(problem: Problem, z: Point) -> Point:
 
 @contextlib.contextmanager
 def precision(float64: bool) -> Iterator[None]:
-    """Set the precision of plain numbers, in PyTorch and in JAX."""
+    """Set the default precision of PyTorch and JAX: double or single."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if float64 else torch.float32)
     try:
@@ -137,7 +139,11 @@ def precision(float64: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(problem: Any) -> Iterator[None]:
-    """Evaluate models: no dropout, no gradients, and equal random numbers each time."""
+    """Prepare PyTorch models for evaluation, and restore them afterwards.
+
+    Within the `with` block there are no dropout layers and no gradients, and random
+    numbers are the same each time.
+    """
     models = models_in(problem)
     for model in models:
         model.train(False)
@@ -152,7 +158,10 @@ def evaluating(problem: Any) -> Iterator[None]:
 def client_part(
     rows: TorchRows, phase: Phase, message: Any, kept: Any, memory: Any, turn: Turn
 ) -> tuple[Any, Any, Any]:
-    """A site's part in a phase: the reply, what it keeps, and its renewed memory."""
+    """Compute the client function of a phase at a site of a federation.
+
+    Returns the reply, the value `kept` for the next phase, and the new memory.
+    """
     double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
     with precision(double), torch.no_grad():
         memory = tensors(memory)
@@ -163,7 +172,7 @@ def client_part(
 
 
 def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
-    """The scores [rows], computed in double precision."""
+    """Return the scores [rows] of `features`, in blocks and in double precision."""
     x, parts = tensors(x, np.float64), [np.zeros(0)]
     with precision(True), evaluating(problem):
         for at in range(0, len(features), block):
@@ -173,7 +182,7 @@ def torch_scores(problem: Any, x: Any, features: Any, block: int) -> np.ndarray:
 
 
 def value_and_grad(value: Any) -> Any:
-    """Like `jax.value_and_grad`, for functions of tensors."""
+    """Return a function like `jax.value_and_grad(value)`, for tensors."""
 
     def both(first: Any, *others: Any) -> tuple[Any, Any]:
         return value(first, *others), gradient(lambda z: value(z, *others), first)
@@ -185,7 +194,7 @@ TORCH = Ops(torch.stack, value_and_grad)
 
 
 def torch_sums(ask: Any, problem: Any, rows: Federation, z: Point) -> tuple[Any, Any]:
-    """The sums that `ask` takes over a site's rows, and the scores of the rows."""
+    """Return the sums that `ask` computes over the rows of a site, and the scores."""
     table = tensors(numbers(rows.data), np.float64)
     if isinstance(table, Table):
         table = table._replace(position=torch.arange(len(rows.weight)))
