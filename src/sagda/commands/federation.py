@@ -51,7 +51,7 @@ class JoinFlags:
     state: Annotated[
         Path | None, flag("This site's state folder (default: sagda-NAME).", "state")
     ] = None
-    label: Annotated[str, flag("Label column of the file.", "data")] = "label"
+    label: Annotated[str, flag("Label column of the data file.", "data")] = "label"
     positive: Annotated[str | None, flag("Label of the positive class.", "data")] = None
     key: Annotated[
         Path | None,

@@ -22,7 +22,10 @@ def report(
         bool, Parameter(help="Also write the figures as figures/*.png and *.pdf.")
     ] = True,
     theory: Annotated[
-        bool, Parameter(help="Show how close each step-size condition is to failing.")
+        bool,
+        Parameter(
+            help="Add a table: how close each step-size condition is to failing."
+        ),
     ] = True,
     json: Json = False,
 ) -> int:

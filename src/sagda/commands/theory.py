@@ -159,8 +159,10 @@ def curves(
     algorithm: Annotated[
         str, flag("Algorithm: sagda-i, sagda-ii or fsgda.")
     ] = "sagda-ii",
-    smoothness: Annotated[float, flag("Smoothness constant (L_f).")] = 1.0,
-    mu: Annotated[float, flag("PL constant in y (mu).")] = 1.0,
+    smoothness: Annotated[
+        float, flag("Smoothness constant of the clients' objectives (L_f).")
+    ] = 1.0,
+    mu: Annotated[float, flag("Polyak-Lojasiewicz (PL) constant in y (mu).")] = 1.0,
     sigma: Annotated[
         float,
         flag("Standard deviation of stochastic gradients, in x and in y (sigma)."),
@@ -171,7 +173,9 @@ def curves(
             "Heterogeneity: how far clients' gradients are from their mean (sigma_G)."
         ),
     ] = 1.0,
-    gap: Annotated[float, flag("Gap to the optimum at the start (L_0 - L_*).")] = 1.0,
+    gap: Annotated[
+        float, flag("Potential function at the start, minus its minimum (L_0 - L_*).")
+    ] = 1.0,
     clients: Annotated[int, flag("Number of clients (M).")] = 100,
     cohort: Annotated[
         int | None, flag("Number of clients per round (m; default: all).")

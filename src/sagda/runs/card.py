@@ -17,8 +17,8 @@ CARD, EVALUATIONS = "MODEL_CARD.md", "evaluations.json"
 LIMITS = (
     "The model was trained only on the rows of the clients above. Other clients may "
     "differ.",
-    "Scores rank rows. Probabilities are calibrated on the training rows (Platt's "
-    "method) and are overconfident if these are few.",
+    "Scores only order the rows. Probabilities are calibrated on the training rows "
+    "(Platt's method). With few training rows they are too close to 0 and 1.",
     "The AUC is computed on all rows together. The AUC of a single client may be very "
     "different.",
     "The model was not examined for fairness between groups.",

@@ -170,11 +170,13 @@ class Config(BaseModel):
 
     @field_serializer("local_lr", "server_lr")
     def numbers(self, text: str) -> float | list[float]:
+        """Write a rate to TOML as a number, or as a list of two numbers."""
         numbers = [float(part) for part in text.split(",")]
         return numbers[0] if len(numbers) == 1 else numbers
 
     @model_validator(mode="after")
     def consistent(self) -> "Config":
+        """Check that the list of algorithms is not empty and has no duplicates."""
         if not self.algorithms:
             raise ValueError("algorithms must name at least one algorithm")
         if len(dict.fromkeys(self.algorithms)) != len(self.algorithms):

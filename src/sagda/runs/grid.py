@@ -104,7 +104,8 @@ def check_grid(config: Config) -> None:
     """Raise `BadValue` unless `config` describes a valid sweep of one algorithm."""
     if len(config.algorithms) != 1:
         raise BadValue(
-            f"a sweep takes one algorithm, got {', '.join(config.algorithms)}."
+            f"a sweep takes one algorithm, got {', '.join(config.algorithms)}; choose "
+            "one with --algorithm."
         )
     if not config.grid:
         raise BadValue(

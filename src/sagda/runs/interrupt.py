@@ -30,6 +30,7 @@ class Interrupt:
             signal.signal(number, handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
+        """Record the first signal, and raise `KeyboardInterrupt` at the second."""
         if self.number:
             raise KeyboardInterrupt
         self.number = number

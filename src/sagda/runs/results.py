@@ -119,7 +119,10 @@ def read_pictures(folder: Path) -> dict[str, np.ndarray]:
 
 
 def read_results(folder: Path) -> Results:
-    """Read the summary and the histories of a finished run folder."""
+    """Read the summary and the histories of a finished run folder.
+
+    Raises `BadValue` if the run is not finished or its files are damaged.
+    """
     for name in ("summary.json", "history.csv"):
         if not (folder / name).is_file():
             raise BadValue(

@@ -55,6 +55,7 @@ class Evaluation(NamedTuple):
         return min(with_both, key=lambda c: c.auc or 0.0) if with_both else None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the evaluation as a dict for JSON, with the client of lowest AUC."""
         return self._asdict() | {
             "auc": self.auc._asdict(),
             "clients": [client._asdict() for client in self.clients],
