@@ -585,38 +585,38 @@ MISTAKES = {
     ),
     "bounds of another shape": (
         lambda: one_function(x_in=Box(-1.0, np.ones(2))),
-        "`x` must be one array of the shape (2,) of its Box's bounds, got (3,); a "
-        "number bounds arrays of any shape.",
+        "`x` must be one array of shape (2,), the shape of the bounds of its Box, got "
+        "(3,); a number as bound fits arrays of any shape.",
     ),
     "a simplex of several arrays": (
         lambda: one_function(y={"a": np.zeros(2), "b": np.zeros(3)}, y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got shapes (2,), (3,); put all "
+        "`y` must be one vector for a Simplex, got shapes (2,), (3,); put all "
         "weights into one array.",
     ),
     "a simplex of a matrix": (
         lambda: one_function(y=np.zeros((2, 2)), y_in=Simplex()),
-        "`y` must be one vector to lie in a Simplex, got shapes (2, 2); put all "
+        "`y` must be one vector for a Simplex, got shapes (2, 2); put all "
         "weights into one array.",
     ),
     "rows of a vector": (
         lambda: one_function(y_in=Ball(1.0, rows=True)),
         "`y` must be a matrix for a Ball with rows=True, got an array of shape (3,); "
-        "rows=False takes it as a whole.",
+        "use rows=False for one ball.",
     ),
     "whole numbers": (
         lambda: one_function(x=np.zeros(3, int)),
-        "`x` must be float arrays, such as np.zeros(3), or a function of a key that "
-        "makes them, got one of int64 and shape (3,).",
+        "`x` must be float arrays, such as np.zeros(3), or a function that makes "
+        "them from a key, got int64 of shape (3,).",
     ),
     "a function of whole numbers": (
         lambda: one_function(y=lambda key: jnp.zeros(3, jnp.int32)),
-        "`y` must be float arrays, such as np.zeros(3), or a function of a key that "
-        "makes them, got one of int32 and shape (3,).",
+        "`y` must be float arrays, such as np.zeros(3), or a function that makes "
+        "them from a key, got int32 of shape (3,).",
     ),
     "no arrays": (
         lambda: one_function(y=None),
-        "`y` must be float arrays, such as np.zeros(3), or a function of a key that "
-        "makes them, got none.",
+        "`y` must be float arrays, such as np.zeros(3), or a function that makes "
+        "them from a key, got none.",
     ),
     "no function": (
         lambda: MinMax("loss", x=0.0, y=0.0),
@@ -632,12 +632,12 @@ MISTAKES = {
     ),
     "other clients": (
         lambda: simulate(sagda.Agnostic(sagda.Linear(3), 4)),
-        "`clients` must be the 3 of the federation, got 4. `Agnostic.of(federation)` "
-        "counts them.",
+        "`clients` must be 3, the number of clients in the federation, got 4; use "
+        "`Agnostic.of(federation)`.",
     ),
     "a diamond": (
         of("Adversarial", norm=1),
-        "`ball` must be of norm 2 or 'inf' and have rows=True, a perturbation for each "
+        "`ball` must have norm 2 or 'inf', and rows=True for one perturbation per "
         "class, got Ball(radius=0.1, norm=1, rows=True).",
     ),
     "a model that is none": (
@@ -647,7 +647,7 @@ MISTAKES = {
     ),
     "a feature there is none of": (
         of("Fair", group=3),
-        "`group` must be between 0 and 2, the features counted from 0, got 3.",
+        "`group` must be between 0 and 2 (features are counted from 0), got 3.",
     ),
     "one group": (
         of("Fair", group=1, threshold=100.0),

@@ -305,8 +305,8 @@ CASES = {
     ),
     "a problem with a constructor": (
         lambda: Constructed(3),
-        "Constructed must be a dataclass: write @dataclass(frozen=True) above it, and "
-        "fields in place of __init__.",
+        "Constructed must be a dataclass: write @dataclass(frozen=True) above the "
+        "class, and fields instead of __init__.",
     ),
     "two phases of one name": (
         lambda: simulate(method=doubled()),
@@ -328,8 +328,8 @@ CASES = {
     ),
     "too few weights": (
         lambda: simulate(problem=sagda.DRO(features=4, samples=3)),
-        "`samples` must be at least the 5 rows of the largest client, got 3. "
-        "`DRO.of(federation)` counts them.",
+        "`samples` must be at least 5, the number of rows of the largest client, got 3; "
+        "use `DRO.of(federation)`.",
     ),
     "impossible share": (
         lambda: sagda.AUC(sagda.Linear(3), 1.5),

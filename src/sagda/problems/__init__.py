@@ -1,8 +1,8 @@
 """The registry of problems, and the function that builds one of them by name.
 
-A new problem is one class in a file of its own and one line in `PROBLEMS`. `--set`,
-`--model`, `sagda predict`, federations and the tests find out from the class what it
-can do: see `base.py`.
+To add a problem, write one class in a new file and one line in `PROBLEMS`. The class
+itself tells `--set`, `--model`, `sagda predict`, federations and the tests what it can
+do: see `base.py`. A problem in a script needs no entry: see `minmax.py`.
 """
 
 from collections.abc import Mapping
@@ -37,16 +37,16 @@ def problem_of(
     model: str = "linear",
     options: Mapping[str, Any] | None = None,
 ) -> Problem:
-    """The registered problem `name`, built from a federation or from facts about it.
+    """Return the problem `name`, built from a federation or from facts about it.
 
-    Runs build it from their federation. A federation's server and a stored model have
-    only `Facts`, and get the same problem from them.
+    A run in the simulator passes its federation. The server of a real federation and
+    a stored model know only the `Facts`, and build the same problem from them.
 
     Args:
         name: a key of `PROBLEMS`.
-        data: the rows, or the four numbers that stand for them.
+        data: the clients' rows, or the four numbers that describe them.
         model: a key of `MODELS` or FILE.py:FUNCTION, for problems that take a model.
-        options: keywords of the problem's `of`.
+        options: keyword arguments of the method `of` of the problem.
     """
     kind = PROBLEMS[check.choice("problem", name, PROBLEMS)]
     options = dict(options or {})

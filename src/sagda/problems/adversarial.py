@@ -1,7 +1,7 @@
-"""Adversarial training: each class moves by its worst perturbation in a norm ball.
+"""Adversarial training: the worst perturbation of each class, within a norm ball.
 
-The perturbation here is one per class, not one per row. For a linear model the two are
-the same problem.
+There is one perturbation per class, not one per row. For a linear model, both give the
+same problem. The common part of all logistic problems is in `logistic.py`.
 """
 
 from dataclasses import dataclass
@@ -26,24 +26,29 @@ from sagda.problems.sets import Ball, ConvexSet
 class Adversarial(Logistic):
     """A classifier that resists small perturbations of its input.
 
-    x scores rows. y is added to them: y_+ to the positive and y_- to the negative rows.
+    x holds the parameters of the model h. y holds two perturbations: y_+ is added to
+    the features of all positive rows, y_- to those of all negative rows.
 
-    Per row (a, b):  log(1 + exp(-b h(a + y_b))),  y_+ and y_- each in the ball.
+    Loss of a row with features a and label b, where y_+ and y_- each lie in the ball:
+
+    log(1 + exp(-b h(a + y_b)))
 
     Linear model: the loss decreases in b <y_b, x> for every row of a class. So one
-    perturbation is the worst for all of them: y_b = -b r x / ||x||, or -b r sign(x) in
-    the inf norm. Phi(x) = mean log(1 + exp(-b <a, x> + r ||x||_dual)) then equals
-    adversarial training with one perturbation per row. f is convex in y, not concave,
-    but its only stationary point is this maximum.
+    perturbation is the worst for all rows of a class: y_b = -b r x / ||x||, or
+    -b r sign(x) in the inf norm, where r is the radius of the ball. The maximum over y
+    is Phi(x) = mean log(1 + exp(-b <a, x> + r ||x||_dual)). One perturbation per row
+    would give the same Phi. f is convex in y, but its only stationary point is this
+    maximum.
 
-    Other models: y is a universal perturbation of each class. The maximum is solved
-    for, starting from the current y. f is not concave, so a small `inner_residual`
-    means a stationary point, and `phi` is a lower bound of the maximum.
+    Other models: one perturbation must serve all rows of a class. A solver searches
+    for the maximum, starting from the current y. f is not concave in y. So a small
+    `inner_residual` shows only a stationary point, and `phi` is a lower bound of the
+    maximum.
 
     Args:
-        model: h_x; see `sagda.models`.
-        features: d; y has shape [2, d], the positives' row first.
-        ball: the set of each row of y.
+        model: the model h; see `sagda.models`.
+        features: d, the number of features. y has shape [2, d], with y_+ first.
+        ball: the set that each row of y must lie in.
     """
 
     features: int
@@ -54,8 +59,8 @@ class Adversarial(Logistic):
         check.kind("ball", self.ball, Ball, "such as sagda.Ball(0.1, rows=True)")
         if self.ball.norm == 1 or not self.ball.rows:
             raise BadValue(
-                "`ball` must be of norm 2 or 'inf' and have rows=True, a perturbation "
-                f"for each class, got {self.ball}."
+                "`ball` must have norm 2 or 'inf', and rows=True for one perturbation "
+                f"per class, got {self.ball}."
             )
 
     @classmethod
@@ -67,13 +72,13 @@ class Adversarial(Logistic):
         radius: float = 0.1,
         norm: Any = 2,
     ) -> "Adversarial":
-        """The problem for this data, with a linear model by default.
+        """Return the problem for `data`, with a linear model by default.
 
         Args:
             data: the federation, or facts about it.
-            model: see `sagda.models`.
+            model: the model h; see `sagda.models`.
             radius: the largest norm of a perturbation.
-            norm: 2 or "inf".
+            norm: the norm of the ball, 2 or "inf".
         """
         width = Facts.of(data).width
         return cls(as_model(model, width), width, Ball(radius, norm, rows=True))
@@ -90,7 +95,10 @@ class Adversarial(Logistic):
         return softplus(-batch.label * self.model.apply(z.x, moved))
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array | None:
-        """-r and +r times x / ||x||, or sign(x); None unless the model is linear."""
+        """Return the worst y_+ and y_- of a linear model; None for other models.
+
+        They are -r and +r times x / ||x||, or times sign(x) in the inf norm.
+        """
         if not isinstance(self.model, Linear):
             return None
         length = jnp.sqrt((x**2).sum())

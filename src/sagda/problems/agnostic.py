@@ -1,7 +1,8 @@
 """Agnostic federated learning: the worst mixture of clients (Mohri et al. 2019).
 
-y has one entry per client, so the number of clients is part of the problem. That is
-why it runs in the simulator and not in federations, whose sites come and go.
+y has one entry per client, so the number of clients is part of the problem. It runs in
+the simulator only: in a real federation, sites join and leave. Weights of rows instead
+of clients are in `dro.py`.
 """
 
 from dataclasses import dataclass
@@ -24,22 +25,26 @@ from sagda.problems.sets import ConvexSet, Simplex
 
 @dataclass(frozen=True)
 class Agnostic(Logistic):
-    """A classifier that is good for every client, also for the worst one.
+    """A classifier trained on the worst mixture of clients, so that it serves them all.
 
-    x scores rows and y weighs the M clients.
+    x holds the parameters of the model h. y holds one weight for each of the M clients,
+    and lies in the simplex.
 
-    f(x, y) = sum_i y_i l_i(x) - penalty/2 ||y - 1/M||^2, y in the simplex, where l_i is
-    client i's mean logistic loss. Per row of client i, whose mean is f_i:
+    f(x, y) = sum_i y_i l_i(x) - penalty/2 ||y - 1/M||^2
+
+    l_i is the mean logistic loss of client i. A row of client i with logistic loss l
+    contributes the following value; the mean over the rows of client i is f_i:
 
     M y_i l - penalty/2 ||y - 1/M||^2
 
-    y* is the projection of 1/M + l/penalty onto the simplex. Without a penalty, y* is
-    the worst client alone: Phi(x) is its loss, with kinks where two clients are equal.
+    The best y is the projection of 1/M + (l_1, ..., l_M)/penalty onto the simplex.
+    Without a penalty, the worst client has all the weight. Phi(x) is then the loss of
+    this client, and has kinks where two clients have the same loss.
 
     Args:
-        model: h_x; see `sagda.models`.
-        clients: M, the entries of y.
-        penalty: pulls the mixture towards even weights. It is the modulus of concavity.
+        model: the model h; see `sagda.models`.
+        clients: M, the number of clients and of entries of y.
+        penalty: pulls the weights towards 1/M. It is the modulus of concavity in y.
     """
 
     clients: int
@@ -58,12 +63,12 @@ class Agnostic(Logistic):
         *,
         penalty: float = 1.0,
     ) -> "Agnostic":
-        """The problem for this data, with a linear model by default.
+        """Return the problem for `data`, with a linear model by default.
 
         Args:
             data: the federation, or facts about it.
-            model: see `sagda.models`.
-            penalty: pulls the mixture towards even weights.
+            model: the model h; see `sagda.models`.
+            penalty: pulls the weights of the clients towards 1/M.
         """
         facts = Facts.of(data)
         return cls(as_model(model, facts.width), facts.clients, penalty)
@@ -72,8 +77,8 @@ class Agnostic(Logistic):
         super().check(federation)
         if federation.clients != self.clients:
             raise BadValue(
-                f"`clients` must be the {federation.clients} of the federation, got "
-                f"{self.clients}. `Agnostic.of(federation)` counts them."
+                f"`clients` must be {federation.clients}, the number of clients in the "
+                f"federation, got {self.clients}; use `Agnostic.of(federation)`."
             )
 
     def columns(self, federation: Federation) -> PyTree:
@@ -95,7 +100,7 @@ class Agnostic(Logistic):
         return M * z.y[batch.owner] * self.logistic(z.x, batch) - V
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """Every client's l_i."""
+        """Return the mean loss l_i of every client, [clients]."""
         shares = self.clients * weight * self.logistic(x, rows)
         return summed(shares, rows.owner, self.clients)
 
@@ -107,6 +112,6 @@ class Agnostic(Logistic):
         return jnp.where(penalised, mixture, worst * jnp.ones_like(sums))
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        """The worst client's loss, and the clients' mean."""
+        """Return the loss of the worst client, and the mean loss of the clients."""
         losses = self.inner_sums(z.x, rows, weight)
         return {"worst_loss": losses.max(), "mean_loss": losses.mean()}

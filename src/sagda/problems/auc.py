@@ -1,6 +1,7 @@
 """AUC maximisation by the square surrogate, as a min-max problem (Ying et al. 2016).
 
-The exact AUC of scores, which is measured and not optimised, is in `metrics.py`.
+This is the loss that training minimises. The exact AUC of given scores, which is only
+measured, is `metrics.auc`.
 """
 
 from dataclasses import dataclass
@@ -18,29 +19,30 @@ from sagda.problems.base import Problem
 
 
 class AUCPoint(NamedTuple):
-    """x: the model's parameters, and the mean scores c_1 and c_2 of the two classes."""
+    """The variable x: model parameters, and a centre of the scores for each class."""
 
     model: PyTree
-    c_1: Any
-    c_2: Any
+    c_1: Any  # of the positive class; at the minimum, its mean score
+    c_2: Any  # of the negative class
 
 
 @dataclass(frozen=True)
 class AUC(Problem):
-    """A scorer with a high AUC on imbalanced data.
+    """A scoring model with a high AUC, also if one class is rare.
 
-    x = (model, c_1, c_2) and y = lambda. h is the model's score, and tau the share of
-    positives. Per row, with 1_+ and 1_- for its class:
+    x = (model parameters, c_1, c_2), and y is one number, lambda. h is the score that
+    the model gives to a row. 1_+ is 1 for a positive row and 0 for a negative row; 1_-
+    is the opposite. tau is the share of positive rows. Loss of a row:
 
     (1 - tau) (h - c_1)^2 1_+  +  tau (h - c_2)^2 1_-
     + 2 (1 + lambda) (tau h 1_-  -  (1 - tau) h 1_+)  -  tau (1 - tau) lambda^2
 
-    f is strongly concave in lambda with modulus 2 tau (1 - tau). A client with rows of
-    one class only has no gradient in one of c_1 and c_2.
+    f is strongly concave in lambda with modulus 2 tau (1 - tau). On a client without
+    positive rows the gradient in c_1 is zero; without negative rows, that in c_2.
 
     Args:
-        model: h_x, linear by default; see `sagda.models`.
-        tau: the share of positives over all clients, in (0, 1).
+        model: the model h, linear by default; see `sagda.models`.
+        tau: the share of positive rows, a mean over clients, in (0, 1).
     """
 
     quadratic_in_y: ClassVar[bool] = True
@@ -55,7 +57,7 @@ class AUC(Problem):
 
     @classmethod
     def of(cls, data: Federation | Facts, model: Any = None) -> "AUC":
-        """The problem for this data, with a linear model by default."""
+        """Return the problem for `data`, with a linear model by default."""
         facts = Facts.of(data)
         return cls(as_model(model, facts.width), facts.tau)
 
@@ -82,13 +84,13 @@ class AUC(Problem):
         )
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree:
-        """E[h 1_+] and E[h 1_-]."""
+        """Return the means over clients of h 1_+ and of h 1_-."""
         h = self.model.apply(x.model, rows.features)
         positive = (rows.label > 0) * 1.0
         return weight @ (positive * h), weight @ ((1 - positive) * h)
 
     def y_from(self, sums: PyTree) -> jax.Array:
-        """lambda* = E[h 1_-] / (1 - tau) - E[h 1_+] / tau."""
+        """Return the best lambda: mean(h 1_-) / (1 - tau) - mean(h 1_+) / tau."""
         on_positives, on_negatives = sums
         return on_negatives / (1 - self.tau) - on_positives / self.tau
 

@@ -1,8 +1,9 @@
-"""`Problem`: turns rows of data into f_i, and knows what is special about f.
+"""`Problem`: the base class of all min-max problems, with a loss for each row of data.
 
-A problem writes `init` and `loss`. All other methods are hooks with a default. The
-library asks `problem.has("inner_sums")` before it relies on a hook. The measures that
-follow from a problem, such as Phi, are in `metrics.py`.
+A problem must define `init` and `loss`. All other methods are optional hooks with a
+default. `problem.has("inner_sums")` tells whether a problem defines a hook. Values that
+are computed from a problem, such as Phi, are in `metrics.py`. To write a problem in a
+script, start with `minmax.py`.
 """
 
 import abc
@@ -22,11 +23,15 @@ from sagda.keys import Key, root_key
 from sagda.problems.sets import ConvexSet
 from sagda.pytree import register
 
-SPLIT = ("clients", "samples", "seed")  # keywords that every configuration has itself
+# Keywords of `make` that are fields of every configuration, and so not of `--set`.
+SPLIT = ("clients", "samples", "seed")
 
 
 def shape_of(problem: "Problem") -> Point:
-    """The shapes of (x_0, y_0), without computing them unless PyTorch makes them."""
+    """Return the shapes and types of the arrays in (x_0, y_0).
+
+    The starting values are computed only for PyTorch, which JAX cannot trace.
+    """
     if problem.uses_torch:
         shape = lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype)
         return jax.tree.map(shape, problem.init(root_key(0)))
@@ -35,35 +40,37 @@ def shape_of(problem: "Problem") -> Point:
 
 @dataclass(frozen=True)
 class Problem(abc.ABC):
-    """min over x, max over y, of the clients' mean of f_i(x, y).
+    """A min-max problem: min over x, max over y, of f(x, y), the mean of all f_i(x, y).
 
-    f_i is the mean of `loss` over client i's rows. A problem is a frozen dataclass.
-    Its floats and arrays are arguments of compiled programs; its integers, names and
-    functions shape them. Only `init` and `loss` must be written.
+    f_i is the mean of `loss` over the rows of client i. A subclass must be a frozen
+    dataclass and define `init` and `loss`. Fields that are floats or arrays become
+    arguments of compiled programs. A new value of any other field compiles new ones.
 
-    A problem in `PROBLEMS` also writes the classmethod `of`, or `make` if it draws its
-    own data. Their keywords are what `--set` takes. If `of` has a parameter `model`,
-    then `--model` works. If the problem has a `score`, then `sagda predict` works.
+    A problem in `PROBLEMS` also defines the classmethod `of`, or `make` if it generates
+    its own data. The keywords of `of` or `make` are the options of `--set`. If `of` has
+    a parameter `model`, then `--model` works. If the problem defines `score`, then
+    `sagda predict` works.
     """
 
-    # Whether Phi(x) = max over y can be measured; if not, gradients of f are.
+    # Whether Phi(x), the maximum of f(x, y) over y, can be measured. If not, the
+    # history has the gradients of f in x and in y instead.
     measures_phi: ClassVar[bool] = True
-    # Whether y is one number, f is quadratic in it and grad_x f is linear in it. Three
-    # values and two gradients then give Phi, so a site can send them in one answer.
+    # Whether y is one number, f is quadratic in y and grad_x f is linear in y. Three
+    # values and two gradients then determine Phi, so a site sends them in one message.
     quadratic_in_y: ClassVar[bool] = False
-    # Whether the loss needs labels of -1 and +1; if not, rows keep their classes.
+    # Whether the loss needs labels -1 and +1. If not, rows keep their original labels.
     labelled: ClassVar[bool] = True
-    # Whether real sites can run it: `of` takes `Facts`, and the loss of a row needs
-    # nothing that its site does not know, such as `owner`.
+    # Whether real sites can run it. Then `of` takes `Facts`, and the loss of a row uses
+    # only columns that its site has. A site does not have `owner`, for example.
     federates: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Without the decorator, fields set in __init__ would be lost on the way into
-        # a compiled program.
+        # A compiled program receives the fields of a dataclass only. It would lose
+        # attributes that a handwritten __init__ sets.
         if "__init__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
             raise BadKind(
                 f"{cls.__name__} must be a dataclass: write @dataclass(frozen=True) "
-                "above it, and fields in place of __init__."
+                "above the class, and fields instead of __init__."
             )
         return super().__new__(cls)
 
@@ -71,40 +78,41 @@ class Problem(abc.ABC):
         super().__init_subclass__(**kwargs)
         register(cls)
 
-    # How a problem is built, and what its class can do.
+    # Construction, and what the command may use.
 
     @classmethod
     def of(cls, *args: Any, **options: Any) -> Any:
-        """The problem for a federation, or for `Facts` about one.
+        """Return the problem for a federation, or for `Facts` about one.
 
-        Write it as `of(cls, data, model=None, *, penalty=1.0)`. The problem's own
-        options are keywords. Leave out `model` if x contains no scoring model.
+        A subclass defines it as `of(cls, data, model=None, *, penalty=1.0)`, with its
+        options as keywords. Leave out `model` if x contains no scoring model.
         """
         raise BadKind(
-            f"{cls.__name__} cannot be built from a federation: it has no `of`. "
-            f"Call {cls.__name__}(...) with its fields."
+            f"{cls.__name__} cannot be built from a federation, because it does not "
+            f"define `of`; call {cls.__name__}(...) with its fields."
         )
 
     @classmethod
     def make(cls, *args: Any, **options: Any) -> Any:
-        """A problem together with its federation, for a problem that draws its data."""
+        """Return a problem and its federation, if the problem generates its data."""
         raise BadKind(
-            f"{cls.__name__} does not make data; call {cls.__name__}.of(federation)."
+            f"{cls.__name__} does not generate data; call "
+            f"{cls.__name__}.of(federation)."
         )
 
     @classmethod
     def defines(cls, name: str) -> bool:
-        """Whether the class, or one between it and `Problem`, writes this method."""
+        """Return whether this class, or a parent below `Problem`, defines `name`."""
         method = inspect.getattr_static(cls, name)
         return method is not inspect.getattr_static(Problem, name)
 
     def has(self, name: str) -> bool:
-        """Whether this problem has the hook `name`, in place of the default."""
+        """Return whether this problem defines the hook `name`, not only the default."""
         return self.defines(name)
 
     @classmethod
     def options(cls) -> list[str]:
-        """The names that `--set` takes: the keywords of `of`, or those of `make`."""
+        """Return the names that `--set` takes: the keywords of `make` or of `of`."""
         constructor = cls.make if cls.defines("make") else cls.of
         return [
             p.name
@@ -114,48 +122,54 @@ class Problem(abc.ABC):
 
     @classmethod
     def takes_model(cls) -> bool:
-        """Whether `--model` chooses what scores a row."""
+        """Return whether `--model` can choose the scoring model."""
         return "model" in inspect.signature(cls.of).parameters
 
     @classmethod
     def resolved(cls, options: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-        """Options as `of` takes them, if a configuration names columns of a file.
+        """Return `options` for `of`: names of columns become numbers of features.
+
+        The default returns `options` unchanged.
 
         Args:
-            options: what a configuration sets.
+            options: the options in a configuration.
             recipe: the names of the features, and how they were scaled.
         """
         return dict(options)
 
-    # The function.
+    # The objective function.
 
     @abc.abstractmethod
     def init(self, key: Key) -> Point:
-        """(x_0, y_0)."""
+        """Return the starting point (x_0, y_0)."""
 
     @abc.abstractmethod
     def loss(self, z: Point, batch: Any, key: Key) -> jax.Array:
-        """One value per row of `batch`, whose mean is f_i; `key` is for a noisy loss.
+        """Return one loss per row of `batch`. The mean over a client's rows is f_i.
 
-        `batch` has the columns of the federation's data. For a `Table`, `position` is
-        one of them: the number of each row within its client, or the slice of all of
-        them. `sagda.entries(y, batch.position)` picks each row's entry of y.
+        Args:
+            z: the point (x, y).
+            batch: rows, with the columns that `columns` returns. The column `position`
+                of a `Table` has the number of each row within its client. It is a slice
+                if the batch holds all rows of one client. For a y with one entry per
+                row, `sagda.entries(y, batch.position)` returns these entries.
+            key: the random key for a noisy loss.
         """
 
     def check(self, federation: Federation) -> None:
-        """Raise a `ValueError` if this problem cannot run on that data."""
+        """Raise a `ValueError` if this problem cannot run on the federation."""
         return None
 
     def columns(self, federation: Federation) -> PyTree:
-        """The columns that the loss gets; a problem may add some, such as `owner`."""
+        """Return the columns that `loss` receives. A subclass may add `owner`."""
         return federation.data
 
     def sets(self) -> tuple[ConvexSet | None, ConvexSet | None]:
-        """The sets that x and y must lie in; None if every point is feasible."""
+        """Return the sets that x and y must lie in; None for no constraint."""
         return None, None
 
     def project(self, z: Point) -> Point:
-        """The feasible point nearest to `z`."""
+        """Return the feasible point nearest to `z`."""
         nearest = lambda feasible, tree: (
             tree if feasible is None else feasible.project(tree)
         )
@@ -163,51 +177,58 @@ class Problem(abc.ABC):
         return Point(nearest(x_in, z.x), nearest(y_in, z.y))
 
     def treat(self, gradient: Point) -> Point:
-        """A stochastic gradient as a client uses it; unchanged by default."""
+        """Return the stochastic gradient that a client uses in place of `gradient`."""
         return gradient
 
     @property
     def uses_torch(self) -> bool:
-        """Whether it contains a PyTorch model, which JAX cannot compile."""
+        """Whether the problem contains a PyTorch model, which JAX cannot compile."""
         return any(getattr(value, "uses_torch", False) for value in vars(self).values())
 
     @property
     def most_rows(self) -> int | None:
-        """The most rows that a client may have; None for any number."""
+        """The largest number of rows that a client may have; None for no limit."""
         return None
 
     # The maximum over y.
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
-        """argmax over y of f(x, y) in closed form; None if it must be solved for.
+        """Return the y that maximises f(x, y); None without a closed form.
 
-        `weight @ values` is the mean over clients of client means of per-row values.
+        Args:
+            x: the parameters.
+            rows: the rows of all clients.
+            weight: one weight per row. For values per row, `weight @ values` is the
+                mean over clients of the means of their rows.
         """
         sums = self.inner_sums(x, rows, weight)
         return None if sums is None else self.y_from(sums)
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> PyTree | None:
-        """Weighted sums over rows that determine y*; clients can add them up."""
+        """Return weighted sums over rows that determine the best y.
+
+        Sites compute these sums on their own rows, and the server adds them.
+        """
         return None
 
     def y_from(self, sums: PyTree) -> PyTree:
-        """argmax over y of f(x, y), from `inner_sums` at x."""
+        """Return the y that maximises f(x, y), computed from `inner_sums` at x."""
         raise NotImplementedError
 
     def concavity(self) -> float | None:
-        """mu, if it is known: the modulus of concavity, or PL constant, of f in y."""
+        """Return mu, the modulus of concavity or PL constant of f in y, if known."""
         return None
 
-    # What is measured.
+    # Values for the history and the report.
 
     def score(self, x: PyTree, rows: Any) -> jax.Array | None:
-        """One score per row, higher for the positive class; AUC is measured on it."""
+        """Return one score per row, higher for the positive class. It gives the AUC."""
         return None
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        """Additional columns of the history."""
+        """Return additional columns of the history, by name."""
         return {}
 
     def pictures(self, x: PyTree) -> jax.Array | None:
-        """Pictures for the report, [count, height, width] in [0, 1], if x makes any."""
+        """Return pictures for the report, [count, height, width] in [0, 1], if any."""
         return None

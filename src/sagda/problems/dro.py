@@ -1,7 +1,7 @@
 """Distributionally robust logistic regression with a non-convex regulariser.
 
-y has one entry per row position, as in the paper: y_j weighs the j-th row of every
-client. Weights over clients are in `agnostic.py`.
+y has one entry per position of a row, as in the paper: y_j is the weight of the j-th
+row of every client. Weights of clients instead of rows are in `agnostic.py`.
 """
 
 from dataclasses import dataclass
@@ -21,24 +21,28 @@ from sagda.problems.losses import entries, softplus, summed
 
 @dataclass(frozen=True)
 class DRO(Problem):
-    """A linear classifier that pays most attention to the rows it gets most wrong.
+    """A linear classifier that gives more weight to rows with a large loss.
 
-    x weighs features, and y_j weighs the j-th row of every client. Both are free.
+    x holds one coefficient per feature. y_j is the weight of the j-th row of every
+    client. Neither x nor y is constrained.
 
-    Per row j of client i, with l_ij = log(1 + exp(-b_ij <a_ij, x>)):
+    Row j of client i has features a_ij, label b_ij and the logistic loss
+    l_ij = log(1 + exp(-b_ij <a_ij, x>)). It contributes:
 
-    y_j l_ij - V(y) + g(x),   V(y) = lambda_1 / 2 ||n y - 1||^2,
+    y_j l_ij - V(y) + g(x)
+
+    V(y) = lambda_1 / 2 ||n y - 1||^2
     g(x) = lambda_2 sum_k alpha x_k^2 / (1 + alpha x_k^2)
 
-    With the paper's lambda_1 = 1/n^2 the objective is 1-strongly concave in y. The loss
-    then enters with weights near 1/n, so gradients in x are small by that factor.
+    The paper has lambda_1 = 1/n^2. The objective is then 1-strongly concave in y. The
+    weights y_j are near 1/n, so gradients in x are also smaller by about this factor.
 
     Args:
-        features: d, the entries of x.
-        samples: n, the entries of y: the rows of the largest client.
-        lambda_1: weight of V; 1/n^2 if None.
-        lambda_2: weight of g.
-        alpha: shape of g.
+        features: d, the number of features and of entries of x.
+        samples: n, the number of rows of the largest client and of entries of y.
+        lambda_1: the factor of the penalty V; None means 1/n^2.
+        lambda_2: the factor of the regulariser g.
+        alpha: how fast g saturates for large x.
     """
 
     federates: ClassVar[bool] = True
@@ -58,7 +62,7 @@ class DRO(Problem):
         lambda_2: float = 1e-3,
         alpha: float = 10.0,
     ) -> "DRO":
-        """The problem for this data, with the paper's constants by default."""
+        """Return the problem for `data`, with the constants of the paper by default."""
         facts = Facts.of(data)
         return cls(
             features=facts.width,
@@ -80,8 +84,9 @@ class DRO(Problem):
         share_of_positives(federation)
         if federation.size.max() > self.samples:
             raise BadValue(
-                f"`samples` must be at least the {federation.size.max()} rows of the "
-                f"largest client, got {self.samples}. `DRO.of(federation)` counts them."
+                f"`samples` must be at least {federation.size.max()}, the number of "
+                f"rows of the largest client, got {self.samples}; use "
+                "`DRO.of(federation)`."
             )
 
     @property
@@ -90,7 +95,7 @@ class DRO(Problem):
 
     @property
     def pull(self) -> Any:
-        """n^2 lambda_1, the modulus in y: V(y) = pull / 2 ||y - 1/n||^2."""
+        """n^2 lambda_1, the modulus of concavity: V(y) = pull / 2 ||y - 1/n||^2."""
         return 1.0 if self.lambda_1 is None else self.samples**2 * self.lambda_1
 
     def concavity(self) -> float:
@@ -110,12 +115,15 @@ class DRO(Problem):
         return entries(z.y, batch.position) * self.logistic(z.x, batch) - V + g
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """For every j: the mean over clients of l_ij / n_i, where they have a row j."""
+        """Return, for every j, the mean over clients of l_ij / n_i.
+
+        n_i is the number of rows of client i. A client without a row j counts as zero.
+        """
         shares = weight * self.logistic(x, rows)
         return summed(shares, rows.position, self.samples)
 
     def y_from(self, sums: PyTree) -> jax.Array:
-        """y*_j = 1/n + sums_j / (n^2 lambda_1)."""
+        """Return the best y, with entries 1/n + sums_j / (n^2 lambda_1)."""
         return 1 / self.samples + sums / self.pull
 
     def score(self, x: PyTree, rows: Any) -> jax.Array:

@@ -1,7 +1,8 @@
-"""Logistic regression that treats two groups alike, by a Lagrangian.
+"""Logistic regression with a fairness constraint between two groups, by a Lagrangian.
 
-y holds the two prices of the constraint, one for each sign of the difference. The
-groups' shares of the rows must be known, so it is built from data, not from `Facts`.
+y holds the two multipliers of the constraint: the first group may not be favoured, nor
+the second. Training needs the share of rows in each group, which `Facts` do not have.
+So this problem runs in the simulator and not in real federations.
 """
 
 from collections.abc import Mapping
@@ -24,35 +25,39 @@ from sagda.problems.losses import sigmoid
 from sagda.problems.sets import Box, ConvexSet
 
 CRITERIA = ("parity", "opportunity")
-COUNTED = ", the features counted from 0"
+COUNTED = " (features are counted from 0)"
 
 
 @dataclass(frozen=True)
 class Fair(Logistic):
-    """A classifier that gives two groups the same chances.
+    """A classifier with similar positive rates in two groups of rows.
 
-    x scores rows, and y prices a difference between the groups above a slack.
+    x holds the parameters of the model h. y holds two multipliers in [0, bound]. They
+    penalise a difference c(x) between the groups that is larger than `slack`.
 
-    f(x, y) = mean l + y_1 (c(x) - slack) + y_2 (-c(x) - slack) - penalty/2 ||y||^2,
-    y in [0, bound]^2. c(x) is the mean probability sigmoid(h) in the first group minus
-    that in the second: over all rows (demographic parity), or over the positive rows
-    (equal opportunity). With the groups' shares known, f is a mean over rows:
+    f(x, y) = mean(l) + y_1 (c(x) - slack) + y_2 (-c(x) - slack) - penalty/2 ||y||^2
 
-    l + (y_1 - y_2) sigmoid(h) (1_one / share_one - 1_other / share_other)
+    l is the logistic loss of a row. c(x) is the mean probability sigmoid(h) of the
+    first group minus that of the second group. The criterion `parity` takes the mean
+    over all rows of a group, `opportunity` over its positive rows.
+
+    Let 1_first be 1 for rows in the first group and 0 for others, and share_first the
+    share of these rows; likewise for the second group. Then f is a mean over rows of:
+
+    l + (y_1 - y_2) sigmoid(h) (1_first / share_first - 1_second / share_second)
     - slack (y_1 + y_2) - penalty/2 ||y||^2
 
-    y* = (c - slack, -c - slack) / penalty, clipped to the box. At a solution the
-    difference exceeds the slack by penalty times y*.
+    The best y is (c - slack, -c - slack) / penalty, clipped to [0, bound]. At a
+    solution, the difference exceeds the slack by the penalty times the best y.
 
     Args:
-        model: h_x; see `sagda.models`.
-        group: the number of the feature that decides a row's group.
-        shares: the share of rows in each group, a mean over clients; the group above
-            the threshold is first.
-        box: the set of y.
+        model: the model h; see `sagda.models`.
+        group: the number of the feature that decides the group of a row.
+        shares: the shares of rows in the first and second group, means over clients.
+        box: the set that y must lie in.
         criterion: `parity` or `opportunity`.
-        slack: the difference that costs nothing.
-        penalty: the modulus of concavity.
+        slack: the difference between the groups that is not penalised.
+        penalty: the modulus of concavity in y.
         threshold: rows with a larger value of the feature are in the first group.
     """
 
@@ -86,19 +91,19 @@ class Fair(Logistic):
         bound: float = 10.0,
         threshold: float = 0.5,
     ) -> "Fair":
-        """The problem for this data, with a linear model by default.
+        """Return the problem for `data`, with a linear model by default.
 
-        The groups' shares are counted in a federation. From `Facts`, as for a stored
-        model, they are taken as equal: scores do not depend on them.
+        A federation determines the shares of the groups. A stored model is built from
+        `Facts`, with shares of 0.5: its scores do not depend on the shares.
 
         Args:
             data: the federation, or facts about it.
-            model: see `sagda.models`.
-            group: the number of the feature that decides a row's group; required.
+            model: the model h; see `sagda.models`.
+            group: the number of the feature that decides the group of a row. Required.
             criterion: `parity` or `opportunity`.
-            slack: the difference that costs nothing.
-            penalty: the modulus of concavity.
-            bound: the largest price.
+            slack: the difference between the groups that is not penalised.
+            penalty: the modulus of concavity in y.
+            bound: the largest multiplier.
             threshold: rows with a larger value of the feature are in the first group.
         """
         width = Facts.of(data).width
@@ -119,10 +124,10 @@ class Fair(Logistic):
 
     @classmethod
     def resolved(cls, options: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
-        """A group by its number and a threshold in the feature's scaled unit.
+        """Return `options`, with `group` as a number and `threshold` after scaling.
 
-        A configuration may name a column of a file, or one value of a category as in
-        `sex=female`. Its threshold is in the unit of the file.
+        A configuration may give `group` as the name of a column, or as one value of a
+        category, such as `sex=female`. It gives `threshold` in the unit of the file.
         """
         names = [] if recipe.encoding is None else recipe.encoding.names
         group = feature_number(options.get("group"), names, recipe.width)
@@ -141,7 +146,7 @@ class Fair(Logistic):
         return Point(self.model.init(key), jnp.zeros(2))
 
     def contrast(self, rows: Any) -> jax.Array:
-        """Each row's factor in c, which is the mean of contrast * sigmoid(h)."""
+        """Return one factor per row: c(x) is the mean of factor * sigmoid(h)."""
         one = (rows.features[:, self.group] > self.threshold) * 1.0
         factor = one / self.shares[0] - (1 - one) / self.shares[1]
         return factor if self.criterion == "parity" else factor * (rows.label > 0)
@@ -152,7 +157,7 @@ class Fair(Logistic):
         return self.logistic(z.x, batch) + (z.y[0] - z.y[1]) * c - V
 
     def inner_sums(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """c(x)."""
+        """Return c(x), the difference between the groups."""
         return weight @ (sigmoid(self.score(x, rows)) * self.contrast(rows))
 
     def y_from(self, sums: PyTree) -> jax.Array:
@@ -160,7 +165,10 @@ class Fair(Logistic):
         return self.box.project(free / self.penalty)
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        """c(x) as `difference`; as `disparity`, c for decisions h > 0 in place of h."""
+        """Return the difference between the groups: of probabilities and of decisions.
+
+        `difference` is c(x). `disparity` has the decision h > 0 in place of sigmoid(h).
+        """
         decided = (self.score(z.x, rows) > 0) * 1.0
         return {
             "difference": self.inner_sums(z.x, rows, weight),
@@ -169,11 +177,11 @@ class Fair(Logistic):
 
 
 def feature_number(group: Any, names: list[str], width: int) -> int:
-    """The number of the feature that `group` names, or is."""
+    """Return `group` as the number of a feature. It may be a name in `names`."""
     if group is None:
         raise BadValue(
-            "`group` must name the feature that decides a row's group for problem "
-            "fair, such as --set group=3, got none."
+            "`group` must name the feature that decides the group of a row, got none; "
+            "give it, such as --set group=3."
         )
     if isinstance(group, str) and names:
         group = names.index(check.choice("group", group, names))
@@ -183,7 +191,10 @@ def feature_number(group: Any, names: list[str], width: int) -> int:
 def shares_of(
     federation: Federation, group: int, criterion: str, threshold: float
 ) -> tuple[float, float]:
-    """Each group's share of the rows that count, a mean over clients."""
+    """Return the shares of rows in the first and second group, means over clients.
+
+    For `opportunity`, they are the shares of positive rows in each group.
+    """
     data = federation.data
     first = data.features[:, group] > threshold
     counted = (data.label > 0) | (criterion == "parity")

@@ -1,7 +1,8 @@
-"""Generative adversarial networks: x generates rows, y tells them from real ones.
+"""Generative adversarial networks: x generates rows, y tells them from real rows.
 
-A small stored classifier of digits judges generated rows: by the Fréchet distance in
-its features, and by the share of each class. `scripts/train_judges.py` trains it.
+A stored classifier of digits measures the quality of the generated rows: the Fréchet
+distance to real rows, and the share of each class. `scripts/train_judges.py` trains the
+classifier. The networks are in `sagda.models.networks`.
 """
 
 import math
@@ -26,14 +27,14 @@ from sagda.pytree import register
 
 PICTURES = 50
 GENERATED = 2000  # rows that are generated for an evaluation
-# The stored classifier, by the number of entries of the rows it was trained on.
+# The file of the stored classifier, by the number of features of a row.
 FILES = {64: "judge-digits.npz", 784: "judge-mnist.npz"}
 
 
 @register
 @dataclass(frozen=True)
 class DigitClassifier:
-    """A perceptron with one hidden layer, whose units are features of a digit."""
+    """A trained perceptron with one hidden layer, which tells the class of a digit."""
 
     first: Any  # [d, units]
     first_bias: Any  # [units]
@@ -42,7 +43,7 @@ class DigitClassifier:
 
     @classmethod
     def of(cls, features: int) -> "DigitClassifier | None":
-        """The stored classifier for rows of that width; None if there is none."""
+        """Return the stored classifier for rows with `features` entries, or None."""
         if features not in FILES:
             return None
         path = resources.files("sagda.data").joinpath("embedded", FILES[features])
@@ -51,33 +52,38 @@ class DigitClassifier:
             return cls(**{name: stored[name].astype(np.float32) for name in names})
 
     def hidden(self, rows: jax.Array) -> jax.Array:
-        """The features of each row, [rows, units]."""
+        """Return the values of the hidden units for each row, [rows, units]."""
         return jax.nn.relu(rows @ self.first + self.first_bias[None])
 
     def kinds(self, hidden: jax.Array) -> jax.Array:
-        """The class of each row, [rows], from its features."""
+        """Return the class of each row, [rows], from the values of its hidden units."""
         return jnp.argmax(hidden @ self.second + self.second_bias[None], axis=1)
 
 
 @dataclass(frozen=True)
 class GAN(Problem):
-    """A generator of rows that a second network cannot tell from real ones.
+    """A generator of rows, trained so that a second network takes them for real rows.
 
-    x: the generator's parameters. y: the discriminator's. D = sigmoid of its score.
+    x holds the parameters of the generator G. y holds those of the discriminator, whose
+    score goes through a sigmoid to give D, the probability that a row is real.
 
-    Per row a, with a fresh z ~ N(0, I):  log D(a) + log(1 - D(G(z)))
+    Loss of a real row a, with a new noise vector z ~ N(0, I) for every row:
 
-    f is not concave in y, so Phi is not measured. The columns are f and both squared
-    gradient norms. Rows of 64 or 784 entries add two more: the Fréchet distance of
-    generated from real rows, and the share of each class among the generated rows.
+    log D(a) + log(1 - D(G(z)))
+
+    f is not concave in y, so Phi is not measured. The history has f and the squared
+    norms of its gradients in x and in y. For rows with 64 or 784 entries it also has
+    the Fréchet distance between generated and real rows, and the share of each class
+    among the generated rows.
 
     Args:
-        generator: G.
-        discriminator: the score of D.
-        latent: the entries of z.
-        noise: standard deviation of noise added to the discriminator's input, or None.
-        l2: adds -l2/2 ||y||^2; None leaves it out.
-        judge: the classifier whose features the Fréchet distance is measured in.
+        generator: the network G.
+        discriminator: the network whose sigmoid is D.
+        latent: the number of entries of the noise vector z.
+        noise: standard deviation of noise that is added to the rows that D receives;
+            None for no noise.
+        l2: subtracts l2/2 ||y||^2 from f; None for no such term.
+        judge: the classifier whose hidden units define the Fréchet distance, or None.
     """
 
     measures_phi: ClassVar[bool] = False
@@ -106,14 +112,15 @@ class GAN(Problem):
         noise: float | None = None,
         l2: float | None = None,
     ) -> "GAN":
-        """Two perceptrons with one hidden layer for this data, and a stored classifier.
+        """Return the problem for `data`, with one hidden layer in each network.
 
         Args:
-            data: the federation; labels are not used.
-            latent: the entries of z.
-            width: hidden units of each network.
-            noise: standard deviation of noise added to the discriminator's input.
-            l2: adds -l2/2 ||y||^2.
+            data: the federation. Its labels are not used.
+            latent: the number of entries of the noise vector z.
+            width: the number of hidden units of each network.
+            noise: standard deviation of noise that is added to the rows that the
+                discriminator receives.
+            l2: subtracts l2/2 ||y||^2 from f.
         """
         check_rows(data)
         return cls(
@@ -135,7 +142,7 @@ class GAN(Problem):
         )
 
     def generate(self, x: PyTree, key: Key, count: int) -> jax.Array:
-        """Generated rows, [count, features]."""
+        """Return `count` generated rows, [count, features]."""
         z = jax.random.normal(key, (count, self.latent), jax.tree.leaves(x)[0].dtype)
         return self.generator.outputs(x, z)
 
@@ -170,9 +177,16 @@ class GAN(Problem):
 
 
 def frechet(a: jax.Array, p: jax.Array, b: jax.Array, q: jax.Array) -> jax.Array:
-    """The squared Fréchet distance of normal laws fitted to weighted rows.
+    """Return the squared Fréchet distance between two samples of rows.
 
-    ||mean_a - mean_b||^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2), A and B the covariances.
+    It is the distance of normal distributions with the means and covariances (A and B)
+    of the samples: ||mean_a - mean_b||^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2).
+
+    Args:
+        a: rows of the first sample.
+        p: weights of these rows, which add up to 1.
+        b: rows of the second sample.
+        q: weights of these rows, which add up to 1.
     """
 
     def moments(rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:

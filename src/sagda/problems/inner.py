@@ -1,6 +1,6 @@
-"""The best y by a solver, for problems without a closed form; norms of trees.
+"""A solver for the best y of problems without a closed form, and norms of pytrees.
 
-`metrics.outer` uses it to measure Phi. Training never does.
+`metrics.outer` uses the solver to measure Phi. Training does not use it.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from sagda.core import PyTree, minus
 
 
 class Ascent(NamedTuple):
-    """The state of the solver."""
+    """The state of the solver after a step."""
 
     y: Any  # the iterate
     w: Any  # the point extrapolated from the last two iterates
-    momentum: jax.Array
-    rate: jax.Array
-    step: jax.Array
-    length: jax.Array  # of the last gradient mapping
+    momentum: jax.Array  # t_k of Nesterov's method; 1 after a restart
+    rate: jax.Array  # the step size
+    step: jax.Array  # the number of steps
+    length: jax.Array  # the norm of the last step, divided by its rate
 
 
 def dot(a: PyTree, b: PyTree) -> Any:
-    """<a, b>, also of trees of tensors."""
+    """<a, b>, for pytrees of arrays or of PyTorch tensors."""
     products = jax.tree.map(lambda p, q: (p * q).sum(), a, b)
     return sum(jax.tree.leaves(products), start=0.0)
 
@@ -46,11 +46,18 @@ def maximise(
     *,
     max_steps: int = 2000,
 ) -> tuple[Any, jax.Array]:
-    """argmax of a concave function over a convex set, and ||P(y + grad) - y|| there.
+    """Return the maximiser of a concave function over a convex set, and its residual.
 
-    Accelerated projected gradient ascent, restarted when momentum points downhill. The
-    rate follows the curvature, estimated from gradients: values stop differing, by
-    rounding, long before the maximum is reached.
+    The residual is ||P(y + grad) - y||, where P is the projection. It is zero at the
+    maximum. The method is accelerated projected gradient ascent. It restarts when the
+    momentum points downhill. The step size follows the curvature, estimated from
+    gradients. Values are no help near the maximum: they differ by rounding only.
+
+    Args:
+        value: the function.
+        project: the projection onto the set.
+        y: the starting point.
+        max_steps: the largest number of steps.
     """
     tree = jax.tree.map
     ahead = lambda a, c, d: tree(lambda p, q: p + c * q, a, d)
@@ -61,7 +68,8 @@ def maximise(
     def ascend(s: Ascent) -> Ascent:
         g = slope(s.w)
         reach = lambda rate: project(ahead(s.w, rate, g))
-        least = 100 * eps * (1 + norm(s.w))  # shorter steps show no curvature
+        # In a shorter step, the change of the gradient is mostly rounding error.
+        least = 100 * eps * (1 + norm(s.w))
 
         def too_far(rate: jax.Array) -> jax.Array:
             to = reach(rate)
@@ -95,5 +103,5 @@ def maximise(
     going = lambda s: (s.length > target) & (s.step < max_steps)
     y = jax.lax.while_loop(going, ascend, start).y
     residual = norm(minus(project(ahead(y, 1, slope(y))), y))
-    # Far from zero, a small step is lost by rounding and would count as none.
+    # For a y far from zero, rounding hides a small step. The residual would be 0.
     return y, jnp.maximum(residual, eps * norm(y))

@@ -1,7 +1,7 @@
-"""`Logistic`: the part that problems with a logistic loss share.
+"""`Logistic`: the base class of problems with a scoring model and a logistic loss.
 
-It is a base class and not a problem: `adversarial.py`, `agnostic.py` and `fair.py`
-build on it. `dro.py` does not, because its x is a plain vector without a model.
+It is not a problem that can run. `adversarial.py`, `agnostic.py` and `fair.py` derive
+from it. `dro.py` does not, because its x is a plain vector without a model.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ from sagda.problems.losses import softplus
 
 @dataclass(frozen=True)
 class Logistic(Problem):
-    """x: the parameters of a model h; l = log(1 + exp(-b h(a))) for a row (a, b)."""
+    """A problem whose x holds the parameters of a model h, with a logistic loss.
+
+    A row with features a and label b has the loss l = log(1 + exp(-b h(a))).
+    """
 
     model: Model
 

@@ -1,7 +1,7 @@
-"""Functions for losses, written so that XLA compiles their gradients well.
+"""Building blocks of losses, written so that XLA compiles their gradients well.
 
-Each also takes PyTorch tensors, and then uses PyTorch's own function. They are for use
-inside `Problem.loss`, also in your own problems.
+Use `softplus`, `sigmoid`, `summed` and `entries` in the loss of your own problem. They
+also accept PyTorch tensors. Complete losses are in the modules of the problems.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from sagda.core import is_torch
 
 
 def softplus(m: jax.Array) -> jax.Array:
-    """log(1 + exp(m)), without overflow.
+    """Return log(1 + exp(m)), computed without overflow.
 
     Examples:
         >>> [round(float(softplus(jnp.float32(m))), 6) for m in (-50, 0, 100)]
@@ -28,7 +28,7 @@ def softplus(m: jax.Array) -> jax.Array:
 
 
 def sigmoid(m: jax.Array) -> jax.Array:
-    """1 / (1 + exp(-m)), without overflow.
+    """Return 1 / (1 + exp(-m)), computed without overflow.
 
     Examples:
         >>> [round(float(sigmoid(jnp.float32(m))), 6) for m in (-200, 0, 2)]
@@ -40,7 +40,7 @@ def sigmoid(m: jax.Array) -> jax.Array:
 
 
 def summed(values: jax.Array, index: Any, count: int) -> jax.Array:
-    """The sums of the values at each index from 0 to `count` - 1.
+    """Return `count` sums: entry k is the sum of the values whose index is k.
 
     Examples:
         >>> summed(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]), 3).tolist()
@@ -54,8 +54,8 @@ def summed(values: jax.Array, index: Any, count: int) -> jax.Array:
 @jax.custom_jvp
 def softplus_of(m: jax.Array) -> jax.Array:
     e = jnp.exp(-jnp.abs(m))
-    # log1p(e) by one logarithm and a division (Kahan); XLA's own log1p computes two
-    # branches and takes as long as the rest of a small gradient.
+    # Kahan's formula for log1p(e) needs one logarithm and one division. The log1p of
+    # XLA computes two branches, which takes as long as the rest of a small gradient.
     u = 1 + e
     log1p = jnp.where(u == 1, e, jnp.log(u) * (e / (u - 1)))
     return jnp.maximum(m, 0) + log1p
@@ -69,11 +69,11 @@ def slope(primals: Any, tangents: Any) -> Any:
 
 
 def entries(y: jax.Array, index: Any) -> jax.Array:
-    """`y[index]` of a vector, for a loss in which each row picks its entry of y.
+    """Return `y[index]`, for a loss in which each row uses one entry of the vector y.
 
-    `index` holds integers. If a batch is a whole client, it is a slice instead. While
-    clients run one after another, the gradient is summed without a scatter: XLA cannot
-    compile a loop with a scatter into one kernel.
+    `index` is an array of integers, or a slice if the batch holds all rows of a client.
+    The gradient avoids a scatter while clients run one after another, because XLA
+    cannot compile a loop with a scatter into one kernel.
 
     Examples:
         >>> import numpy as np
@@ -105,21 +105,24 @@ taken.defvjp(taken_fwd, taken_bwd)
 
 @jax.custom_jvp
 def add_at(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
-    """`total` with `change[k]` added at `index[k]`; linear in both."""
+    """Return `total` with `change[k]` added at `index[k]`. Linear in both arrays."""
     return added(total, index, change)
 
 
 @add_at.defjvp
 def add_at_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    # JAX's own derivative of a `custom_vmap` has wrong shapes if only the tangents are
-    # batched, as in a Hessian.
+    # The derivative that JAX derives for a `custom_vmap` has wrong shapes if only the
+    # tangents are batched, as in a Hessian.
     (_, index, _), (total, _, change) = primals, tangents
     return add_at(*primals), add_at(total, index, change)
 
 
 @custom_vmap
 def added(total: jax.Array, index: jax.Array, change: jax.Array) -> jax.Array:
-    """`change` added entry by entry, in a loop; a batch of calls uses a scatter."""
+    """Return the result of `add_at`, computed in a loop over the entries of `change`.
+
+    `added_batched` replaces the loop by a scatter when calls are batched.
+    """
 
     def add(k: Any, total: jax.Array) -> jax.Array:
         at = (jax.lax.dynamic_index_in_dim(index, k, keepdims=False),)

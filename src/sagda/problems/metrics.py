@@ -1,8 +1,8 @@
 """The columns of a history: how they are measured, labelled and compared.
 
-A new optional metric is an entry of `OPTIONAL`, with its label in `METRICS`. Users can
-also pass functions: `simulate(..., metrics={"name": function})`. Evaluators call these
-formulas; the counts of bytes and gradients are in `algorithms.costs`.
+To add an optional metric, write one entry in `OPTIONAL` and its label in `METRICS`. For
+a single run, pass a function: `simulate(..., metrics={"name": function})`. Counts of
+bytes and gradients are not here: they are in `algorithms.costs`.
 """
 
 import numbers
@@ -22,7 +22,7 @@ from sagda.keys import root_key
 from sagda.problems.base import Problem
 from sagda.problems.inner import maximise, norm_sq
 
-# The columns that every problem measures, in the order of a history's columns.
+# The columns that `measure` computes, in the order in which a history has them.
 COLUMNS = (
     "grad_phi_sq",
     "phi",
@@ -41,18 +41,18 @@ def in_order(columns: Collection[str]) -> list[str]:
 
 
 class Metric(NamedTuple):
-    """How reports, charts and terminals present a column of a history."""
+    """How reports, charts and terminals present one column of a history."""
 
-    label: str  # in legends, tables and on axes
-    short: str = ""  # in headings, where the label is too long
-    symbol: str = ""  # the same in ASCII, for progress lines
-    logarithmic: bool = False  # drawn on a logarithmic axis
-    judged: bool = False  # runs may be compared by it; smaller is better
-    shown: bool = True  # in reports
+    label: str  # for legends, tables and axes
+    short: str = ""  # for headings, if the label is too long
+    symbol: str = ""  # in ASCII, for progress lines
+    logarithmic: bool = False  # whether its axis is logarithmic
+    judged: bool = False  # whether runs may be compared by it; smaller is better
+    shown: bool = True  # whether reports show it
 
 
-# One entry per column. Reports show metrics in this order, and compare runs by the
-# first `judged` one that they have.
+# One entry per column. Reports show metrics in this order. They compare runs by the
+# first metric with `judged=True` that the runs have.
 METRICS: dict[str, Metric] = {
     "grad_phi_sq": Metric(
         "‖∇Φ(x)‖²", "‖∇Φ‖²", "||grad Phi||^2", logarithmic=True, judged=True
@@ -84,7 +84,7 @@ METRICS: dict[str, Metric] = {
     "share": Metric("share of a class", shown=False),  # share_0, share_1, ...
 }
 
-# What a run spends, and the title of an axis that shows it.
+# Measures of the cost of a run, each with the title of its axis in a chart.
 AXES = {
     "round": "rounds",
     "samples": "samples per client",
@@ -95,7 +95,7 @@ AXES = {
 
 
 def metric_of(name: str) -> Metric:
-    """How to present the column `name`; a custom metric is labelled by its name."""
+    """Return how to present the column `name`; for a custom metric, by its name."""
     number = re.fullmatch(r"share_\d+", name)
     metric = METRICS.get("share" if number else name, Metric(name))
     return metric._replace(
@@ -104,39 +104,45 @@ def metric_of(name: str) -> Metric:
 
 
 def judged_by(columns: Collection[str]) -> str:
-    """The column by which runs with these columns are compared."""
+    """Return the column by which runs with these columns are compared."""
     return next(name for name, one in METRICS.items() if one.judged and name in columns)
 
 
 class MetricInputs(NamedTuple):
-    """What a metric can be computed from: one run at an evaluation.
+    """The state of one run at an evaluation, from which metrics are computed.
 
-    Arrays are JAX's inside a compiled program, or PyTorch's.
+    Arrays are JAX arrays inside a compiled program, or PyTorch tensors.
     """
 
     problem: Problem
-    z: Point
-    rows: Any  # all clients' rows, as `Problem.columns` gives them
-    weight: Any  # [rows]; `weight @ values` is the clients' mean of values per row
-    columns: Mapping[str, Any]  # the columns measured before
-    drift: Any  # the mean over S_t of ||z_i^{K+1} - z_t||^2 in the last round
-    mean_over_clients: Callable  # of function(f_i, v_i), with its memory v_i
+    z: Point  # the iterate (x, y)
+    rows: Any  # the rows of all clients, as `Problem.columns` returns them
+    weight: Any  # [rows]; `weight @ values` is the mean over clients of client means
+    columns: Mapping[str, Any]  # the columns measured before the optional metrics
+    # The mean of ||z_i - z_t||^2 over the clients i of the last round. z_t is the
+    # iterate at the start of the round, z_i that of client i after its local steps.
+    drift: Any
+    # `mean_over_clients(function)` is the mean of function(f_i, v_i) over all clients.
+    # f_i is the objective of client i, and v_i is its memory.
+    mean_over_clients: Callable
 
 
 @dataclass(frozen=True)
 class OptionalMetric:
     """A column that is measured only if a user asks for it."""
 
-    value: Callable[[MetricInputs], Any]  # one number
-    condition: str = ""  # where it can be measured, for the message
-    possible: Callable[[Problem, Algorithm], bool] | None = None
+    value: Callable[[MetricInputs], Any]  # computes one number
+    condition: str = ""  # when it can be measured, in words for an error message
+    possible: Callable[[Problem, Algorithm], bool] | None = None  # the same as a test
     needs: tuple[str, ...] = ()  # fields of the simulator's carry that it uses
-    custom: bool = False
+    custom: bool = False  # whether a user wrote the function
 
 
 class CustomValue(NamedTuple):
-    """A user's function as the value of an `OptionalMetric`; equal functions compare
-    equal, so that they share a compiled program."""
+    """The function of a user, as the `value` of an `OptionalMetric`.
+
+    Two objects with the same function are equal, and so share a compiled program.
+    """
 
     function: Callable
 
@@ -145,7 +151,10 @@ class CustomValue(NamedTuple):
 
 
 def variate_lag(inputs: MetricInputs) -> Any:
-    """The mean over clients of ||v_i - grad f_i(z)||^2."""
+    """Return the mean over clients of ||v_i - grad f_i(z)||^2.
+
+    v_i is the control variate of client i.
+    """
     z = inputs.z
     return inputs.mean_over_clients(
         lambda f, v_i: norm_sq(v_i - f.grad(z, f.whole(root_key(0))))
@@ -153,9 +162,9 @@ def variate_lag(inputs: MetricInputs) -> Any:
 
 
 def potential(inputs: MetricInputs) -> Any:
-    """Phi - f/10."""
+    """Return Phi(x) - f(x, y)/10, the potential function of the convergence proofs."""
     columns = inputs.columns
-    if "phi" not in columns:  # a PyTorch problem without a closed form for y*
+    if "phi" not in columns:  # a PyTorch problem without a closed form of the best y
         raise BadValue(
             "`metrics` may contain potential only where Phi is measured, which needs "
             "a closed form of the best y here."
@@ -163,7 +172,7 @@ def potential(inputs: MetricInputs) -> Any:
     return columns["phi"] - columns["f"] / 10
 
 
-# One entry adds a metric that users can ask for by name.
+# The optional metrics that users can ask for by name.
 OPTIONAL: dict[str, OptionalMetric] = {
     "drift": OptionalMetric(
         lambda inputs: inputs.drift,
@@ -184,7 +193,7 @@ OPTIONAL: dict[str, OptionalMetric] = {
     ),
 }
 
-# (name, metric) pairs: hashable, since they are part of what an evaluation compiles.
+# Pairs (name, metric). They are hashable, because evaluation programs depend on them.
 ChosenMetrics: TypeAlias = tuple[tuple[str, OptionalMetric], ...]
 MetricFunction: TypeAlias = Callable[[Any, Point, Any, Any], Any]
 MetricArgument: TypeAlias = (
@@ -193,7 +202,13 @@ MetricArgument: TypeAlias = (
 
 
 def chosen_metrics(metrics: MetricArgument) -> ChosenMetrics:
-    """Names of optional metrics, functions, or a mapping of names to functions."""
+    """Turn the metrics that a user chose into pairs (name, metric), without duplicates.
+
+    Args:
+        metrics: one name or function, a list of names and functions, or a dict from
+            names to functions. A name in a list must be a key of `OPTIONAL`. A function
+            in a list gets a column with its Python name.
+    """
     if isinstance(metrics, str) or callable(metrics):
         metrics = (metrics,)
     if isinstance(metrics, Mapping):
@@ -205,7 +220,12 @@ def chosen_metrics(metrics: MetricArgument) -> ChosenMetrics:
 
 
 def chosen_metric(name: Any, metric: Any) -> OptionalMetric:
-    """The optional metric of that name, or a custom one."""
+    """Return one optional metric.
+
+    Args:
+        name: the name of its column.
+        metric: a key of `OPTIONAL`, or a function of the user.
+    """
     if isinstance(metric, str):
         return OPTIONAL[check.choice("metrics", metric, OPTIONAL)]
     if not callable(metric):
@@ -222,7 +242,7 @@ def chosen_metric(name: Any, metric: Any) -> OptionalMetric:
 def optional_columns(
     inputs: MetricInputs, metrics: ChosenMetrics, number: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """The values of the chosen metrics, each passed through `number`."""
+    """Return the values of the chosen metrics by name, each converted by `number`."""
     columns = {}
     for name, metric in metrics:
         if name in inputs.columns:
@@ -241,21 +261,24 @@ def optional_columns(
 
 
 class Outer(NamedTuple):
-    """Phi(x) = max over y of f(x, y), its gradient, and the best y."""
+    """Phi(x), the maximum of f(x, y) over y, with its gradient and the best y."""
 
     phi: jax.Array
-    grad: Any  # grad Phi(x) = grad_x f(x, y*)
-    y: Any  # y*(x)
-    residual: jax.Array | None  # of the solver for y*; None for a closed form
+    grad: Any  # the gradient of Phi at x: that of f in x, at the best y
+    y: Any  # the best y
+    residual: jax.Array | None  # see `maximise`; None for a closed form
 
 
 def mean_loss(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> jax.Array:
-    """f(z), the clients' mean of f_i. A noisy loss gets the same noise every time."""
+    """Return f(z), the mean of f_i(z) over clients.
+
+    A noisy loss gets the same key, and so the same noise, in every call.
+    """
     return weight @ problem.loss(z, rows, root_key(0))
 
 
 def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
-    """Phi and its gradient at z.x. A solver for y* starts at z.y."""
+    """Return Phi and its gradient at z.x. A solver for the best y starts at z.y."""
     f = lambda x, y: mean_loss(problem, Point(x, y), rows, weight)
     y, residual = problem.best_y(z.x, rows, weight), None
     if y is None:
@@ -266,13 +289,14 @@ def outer(problem: Problem, z: Point, rows: Any, weight: jax.Array) -> Outer:
 
 
 def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
-    """||grad Phi||^2, or ||x - P(x - grad Phi)||^2 where x is constrained to a set.
+    """Return how far z.x is from a stationary point, given the gradient of Phi.
 
-    Both are zero at a solution. At a solution on the boundary of a set, the gradient
-    alone is not.
+    It is ||grad Phi||^2 if x is free. If x must lie in a set, it is
+    ||x - P(x - grad Phi)||^2, where P is the projection onto the set. Both are zero at
+    a solution. On the boundary of a set, the gradient need not be zero at a solution.
     """
     leaves = jax.tree.leaves
-    # Without a set for x, `project` returns the same arrays.
+    # If x is free, `project` returns the same array objects.
     pairs = zip(leaves(problem.project(z).x), leaves(z.x), strict=True)
     if all(a is b for a, b in pairs):
         return norm_sq(grad)
@@ -282,7 +306,18 @@ def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
 def measure(
     problem: Problem, z: Point, rows: Any, weight: jax.Array, owner: jax.Array, M: int
 ) -> dict[str, jax.Array]:
-    """The columns that a problem measures: those of Phi, or both gradients of f."""
+    """Return the columns that are always measured, by name.
+
+    They contain Phi if the problem measures it, or else both gradients of f.
+
+    Args:
+        problem: the problem.
+        z: the iterate.
+        rows: the rows of all clients.
+        weight: one weight per row, as in `MetricInputs`.
+        owner: the number of the client of each row.
+        M: the number of clients.
+    """
     losses = problem.loss(z, rows, root_key(0))
     per_client = jnp.zeros(M, losses.dtype).at[owner].add(M * weight * losses)
     f = weight @ losses
@@ -303,10 +338,11 @@ def measure(
 
 
 def auc(score: np.ndarray, label: np.ndarray) -> float:
-    """The share of (positive, negative) pairs in the right order; a tie counts half.
+    """Return the AUC: the share of (positive, negative) pairs in the right order.
 
-    It sorts the two classes separately: this runs at every evaluation, and
-    `roc_auc_score` takes more than ten times as long.
+    A pair with equal scores counts half. The function runs at every evaluation. It
+    sorts the two classes separately, because `roc_auc_score` takes more than ten times
+    as long.
 
     Examples:
         >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([-1, -1, 1, 1]))
@@ -321,7 +357,9 @@ def auc(score: np.ndarray, label: np.ndarray) -> float:
 
 
 def auc_of_counts(positive: np.ndarray, negative: np.ndarray) -> float:
-    """The AUC from how many rows of each class have each score, in ascending order.
+    """Return the AUC, from the number of positive and negative rows with each score.
+
+    Entry k of both arrays belongs to the k-th lowest score.
 
     Examples:
         >>> auc_of_counts(np.array([0, 1, 1]), np.array([1, 1, 0]))
@@ -332,14 +370,15 @@ def auc_of_counts(positive: np.ndarray, negative: np.ndarray) -> float:
 
 
 def share_of_pairs(positive: Any, below: Any, upto: Any, negatives: Any) -> float:
-    """The weighted AUC; NaN without a pair.
+    """Return the weighted AUC, or NaN if one of the classes has no rows.
 
     Args:
-        positive: weights of the positive rows, or counts of equal ones.
-        below: for each of them, the weight of negatives with a lower score.
-        upto: likewise, with a lower or the same score.
-        negatives: the weight of all negatives.
+        positive: the weight of each positive row, or counts of rows with equal scores.
+        below: for each entry of `positive`, the weight of the negative rows with a
+            lower score.
+        upto: the same for negative rows with a lower or equal score.
+        negatives: the weight of all negative rows.
     """
     pairs = positive.sum() * negatives
-    # Integers below 2^53 are exact in double precision, and so is this sum of them.
+    # Integers below 2^53 are exact in double precision, so the sum of counts is exact.
     return float(positive @ (below + upto) / (2 * pairs)) if pairs else float("nan")

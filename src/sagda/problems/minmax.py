@@ -1,7 +1,7 @@
 """`MinMax`: a problem from one function of x, y and rows.
 
-It is for a problem in a script. A problem that the command, federations and stored
-models should know by name is a class in `PROBLEMS`: see `base.py`.
+Use `MinMax` for a problem in a script. The command, federations and stored models find
+problems by name. For those, add a class to `PROBLEMS`: see `base.py`.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,21 @@ from sagda.problems.sets import ConvexSet, check_set
 
 @dataclass(frozen=True, init=False)
 class MinMax(Problem):
-    """min over x, max over y, of the clients' mean of your own loss.
+    """A problem with your own loss: min over x, max over y, of its mean over clients.
 
     Args:
-        loss: `loss(x, y, batch)`, one value per row of `batch`.
-        x: the start: float arrays in any structure, or a function of a key.
-        y: the start of y, in the same form.
+        loss: a function. `loss(x, y, batch)` returns one value per row of `batch`.
+        x: the starting value of x: float arrays in any structure, or a function that
+            makes them from a key.
+        y: the starting value of y, in the same form.
         x_in: the set that x must lie in, such as `sagda.Box(0, 1)`; None for no set.
-        y_in: the set of y. Without a set and without concavity, f may have no maximum.
-        score: `score(x, rows)`, one score per row, for AUC columns.
-        best_y: `best_y(x, rows, weight)`, the maximiser in closed form, where
-            `weight @ values` is a mean over clients. If None, it is solved for.
-        concavity: the modulus of f in y, if known; the theory uses it.
+        y_in: the set that y must lie in. Without a set, f may have no maximum over y.
+        score: a function. `score(x, rows)` returns one score per row. The history then
+            has AUC columns.
+        best_y: a function. `best_y(x, rows, weight)` returns the y that maximises f, in
+            closed form. For values per row, `weight @ values` is their mean over
+            clients. If None, a solver searches for the best y.
+        concavity: the modulus of concavity of f in y, if known, for the theory.
 
     Examples:
         >>> from sagda import Ball, parallel_sgda, partition, load, simulate, softplus
@@ -110,12 +113,18 @@ class MinMax(Problem):
 
 
 def is_maker(start: Any) -> bool:
-    """Whether it is a function. A pytree of arrays may be callable but is not one."""
+    """Return whether `start` is a function. A callable pytree of arrays is not one."""
     return callable(start) and jax.tree_util.all_leaves([start])
 
 
 def start_of(name: str, start: Any, feasible: ConvexSet | None) -> Any:
-    """The start as float arrays, or as the function that makes them, after checks."""
+    """Return `start` as float arrays or as the function that makes them, after checks.
+
+    Args:
+        name: x or y, for error messages.
+        start: the starting value, or a function of a key.
+        feasible: the set that the starting value must fit into, if any.
+    """
     check_set(f"{name}_in", feasible)
     if is_maker(start):
         made = jax.eval_shape(start, root_key(0))
@@ -124,10 +133,10 @@ def start_of(name: str, start: Any, feasible: ConvexSet | None) -> Any:
     leaves = jax.tree.leaves(made)
     wrong = [a for a in leaves if not jnp.issubdtype(a.dtype, jnp.floating)]
     if wrong or not leaves:
-        got = f"one of {wrong[0].dtype} and shape {wrong[0].shape}" if wrong else "none"
+        got = f"{wrong[0].dtype} of shape {wrong[0].shape}" if wrong else "none"
         raise BadKind(
-            f"`{name}` must be float arrays, such as np.zeros(3), or a function of a "
-            f"key that makes them, got {got}."
+            f"`{name}` must be float arrays, such as np.zeros(3), or a function that "
+            f"makes them from a key, got {got}."
         )
     if feasible is not None:
         feasible.fit(name, made)

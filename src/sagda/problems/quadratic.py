@@ -1,7 +1,8 @@
-"""Quadratic saddle problems with a known solution, on which methods are compared.
+"""Quadratic saddle problems with a known solution, to compare methods and test theory.
 
-The problem draws its own data, so it takes no data set, model or partition. Its
-constants hold exactly, which is what the theory is tested on.
+The problem generates its own data, so it takes no data set, model or partition. Its
+constants L_f and mu are exact, so the step-size conditions in `sagda.theory` can be
+tested on it.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ from sagda.data.federation import Federation
 from sagda.keys import Key, generator
 from sagda.problems.base import Problem
 
-LARGEST = 8.0  # gigabytes of data that `make` agrees to make
+LARGEST = 8.0  # the largest size of the data that `make` generates, in gigabytes
 
 
 class Coefficients(NamedTuple):
-    """One row: x'Ax/2 + x'By - y'Cy/2 + a'x + b'y."""
+    """The columns of the data: one row has the loss x'Ax/2 + x'By - y'Cy/2 + a'x + b'y.
+
+    Every column has the rows on axis 0.
+    """
 
     A: Any
     B: Any
@@ -33,18 +37,19 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True)
 class Quadratic(Problem):
-    """A quadratic saddle with a known solution and chosen difficulty.
+    """A quadratic saddle problem with a known solution and chosen difficulty.
 
-    f_i(x, y) = x'A_i x/2 + x'B_i y - y'C_i y/2 + a_i'x + b_i'y.
+    f_i(x, y) = x'A_i x/2 + x'B_i y - y'C_i y/2 + a_i'x + b_i'y
 
-    `Quadratic.make` draws it with its data. `smoothness` and `mu` hold exactly.
+    `Quadratic.make` generates the problem together with its data. `smoothness` and `mu`
+    are exact, not bounds.
 
     Args:
-        x_dim: entries of x.
-        y_dim: entries of y.
-        smoothness: L_f, the largest curvature of any client.
-        mu: the PL constant of the mean in y.
-        solution: (x*, y*); y* is the shortest maximiser.
+        x_dim: the number of entries of x.
+        y_dim: the number of entries of y.
+        smoothness: L_f, the largest smoothness constant of the clients.
+        mu: the PL constant of f in y, where f is the mean over clients.
+        solution: the point (x*, y*). If several y are best, y* is the shortest one.
     """
 
     x_dim: int
@@ -69,24 +74,27 @@ class Quadratic(Problem):
         strongly_concave: bool = True,
         seed: int = 0,
     ) -> tuple["Quadratic", Federation]:
-        """A random problem and its federation.
+        """Return a random problem and its federation.
 
         Args:
-            clients: M.
-            samples: rows per client.
-            x_dim: entries of x.
-            y_dim: entries of y.
-            smoothness: L_f, above `mu`.
-            mu: modulus of strong concavity, or the PL constant without it.
-            heterogeneity: root mean square over clients of the distance between
-                grad f_i and grad f at the solution, in x and in y each.
-            noise: root mean square distance between a row's gradient and its client's,
-                in x and in y each.
-            nonconvex_clients: give clients indefinite A_i, except the last of an odd
-                number. The mean of all A_i stays positive definite.
-            strongly_concave: if False, the Hessian in y is singular. f is then flat
+            clients: M, the number of clients.
+            samples: the number of rows of each client.
+            x_dim: the number of entries of x.
+            y_dim: the number of entries of y.
+            smoothness: L_f, the largest smoothness constant of the clients. It must be
+                above `mu`.
+            mu: the modulus of strong concavity in y, or the PL constant if
+                `strongly_concave` is False.
+            heterogeneity: how far the gradients of f_i are from that of f at the
+                solution: the root mean square over clients, in x and in y separately.
+            noise: how far the gradients of rows are from the mean gradient of their
+                client: the root mean square over rows, in x and in y separately.
+            nonconvex_clients: make the matrices A_i indefinite. Their mean stays
+                positive definite. If the number of clients is odd, the last one keeps
+                a positive definite A_i.
+            strongly_concave: if False, the Hessian in y is singular. f is then constant
                 along one direction of y, and PL with constant `mu`.
-            seed: selects the random problem.
+            seed: the seed of the random problem.
 
         Examples:
             >>> problem, federation = Quadratic.make(clients=4, smoothness=3.0, mu=1.0)
@@ -105,7 +113,7 @@ class Quadratic(Problem):
             return generator(seed, "quadratic", name).normal(size=shape)
 
         def centred(name: str, size: float, *shape: int) -> np.ndarray:
-            """Vectors of mean zero on axis -2, of root mean square length `size`."""
+            """Return vectors with mean 0 (axis -2) and root mean square norm `size`."""
             rows = normal(name, *shape)
             rows = rows - rows.mean(-2, keepdims=True)
             rms = np.sqrt((rows**2).sum(-1).mean())
@@ -122,14 +130,14 @@ class Quadratic(Problem):
         A = symmetric("A", np.linspace(0.1, 1, x_dim))
         B = normal("B", x_dim, y_dim) @ in_range / np.sqrt(x_dim + y_dim)
         bend = symmetric("bend", 1.5 * np.resize([-1.0, 1.0], x_dim))
-        # Clients take turns: A + bend, A - bend. The mean over a pair is A.
+        # Clients alternate between A + bend and A - bend, so the mean of a pair is A.
         turns = np.resize([1.0, -1.0], clients) * nonconvex_clients
         turns[clients - clients % 2 :] = 0
 
         A, B, bend = _scale_to(smoothness, A, B, C, bend, turns)
 
-        # a_i and b_i are chosen so that the mean gradient vanishes at this (x, y). What
-        # is added to them has mean zero, over clients and over the rows of a client.
+        # a_i and b_i make the mean gradient zero at this (x, y). Heterogeneity has mean
+        # zero over clients, and noise over the rows of a client: neither moves (x, y).
         x, y = normal("x*", x_dim), in_range @ normal("y*", y_dim)
         A_i = A + turns[:, None, None] * bend
         a_i = centred("a", heterogeneity, clients, x_dim) - A_i @ x - B @ y
@@ -159,13 +167,16 @@ class Quadratic(Problem):
         return (A @ x / 2 + B @ y + a) @ x + (b - C @ y / 2) @ y
 
     def best_y(self, x: PyTree, rows: Any, weight: jax.Array) -> jax.Array:
-        """The shortest y* with C y* = B'x + b, for the means over clients."""
+        """Return the shortest y with C y = B'x + b, with means of B, C and b."""
         mean = lambda column: jnp.tensordot(weight, column, 1)
         inverse = jnp.linalg.pinv(mean(rows.C), hermitian=True)
         return inverse @ (mean(rows.B).T @ x + mean(rows.b))
 
     def metrics(self, z: Point, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
-        """The squared distance to the nearest solution; f may be flat in some of y."""
+        """Return the squared distance to the nearest solution.
+
+        f may be constant along a direction of y. Such directions do not count.
+        """
         error = z - self.solution
         C = jnp.tensordot(weight, rows.C, 1)
         curved = jnp.linalg.pinv(C, hermitian=True) @ (C @ error.y)
@@ -173,12 +184,12 @@ class Quadratic(Problem):
 
 
 def _check_dials(rows: int, entries: int, smoothness: float, mu: float) -> None:
-    """Raise if the matrices are too large, or the curvatures contradict each other."""
+    """Raise if the matrices are too large, or `smoothness` is not above `mu`."""
     gigabytes = 8e-9 * rows * (entries + 1) ** 2
     if gigabytes > LARGEST:
         raise BadValue(
-            f"`clients` x `samples` must be smaller: every row has its matrices, "
-            f"{gigabytes:.0f} GB for {rows} rows."
+            f"`clients` x `samples` must be small enough for {LARGEST:g} GB of data, "
+            f"got {gigabytes:.0f} GB for {rows} rows; lower one of them."
         )
     check.positive("mu", mu)
     if check.real("smoothness", smoothness) <= mu:
@@ -186,7 +197,7 @@ def _check_dials(rows: int, entries: int, smoothness: float, mu: float) -> None:
 
 
 def _scale_to(smoothness, A, B, C, bend, turns):
-    """A, B and bend, scaled so that the largest curvature is `smoothness`."""
+    """Return A, B and bend, scaled so that the largest curvature is `smoothness`."""
 
     def curvature(scale: float) -> float:
         def norm(turn: float) -> float:
@@ -196,7 +207,8 @@ def _scale_to(smoothness, A, B, C, bend, turns):
 
         return max(norm(turn) for turn in set(turns.tolist()))
 
-    # Convex in the scale and below `smoothness` at zero, so there is one crossing.
+    # The curvature is convex in the scale, and below `smoothness` at scale zero. So it
+    # equals `smoothness` at exactly one scale, which bisection finds.
     low, high = 0.0, 1.0
     while curvature(high) < smoothness:
         high *= 2

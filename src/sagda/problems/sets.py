@@ -1,7 +1,8 @@
 """Convex sets for x and y, each with its Euclidean projection.
 
-A problem names them in `sets`. Steps of clients and of the server are then projected.
-Constraints that are part of f, such as a fairness gap, are not sets.
+A problem returns its sets in `Problem.sets`. Every step of clients and of the server is
+then projected. A constraint that depends on data, such as that of `fair.py`, is a term
+of the objective and not a set.
 """
 
 import abc
@@ -20,11 +21,11 @@ from sagda.core import PyTree, minus
 from sagda.problems.inner import norm
 from sagda.pytree import register
 
-ROUNDING = 1e-5  # distance that counts as inside a set, relative to the length
+ROUNDING = 1e-5  # a point this close to a set counts as inside, relative to its norm
 
 
 class ConvexSet(abc.ABC):
-    """A closed convex set of arrays. It must be a frozen dataclass, like a problem."""
+    """A closed convex set of arrays. A subclass must be a frozen dataclass."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -32,21 +33,21 @@ class ConvexSet(abc.ABC):
 
     @abc.abstractmethod
     def project(self, tree: PyTree) -> PyTree:
-        """The point of the set nearest to `tree`."""
+        """Return the point of the set nearest to `tree`."""
 
     def fit(self, name: str, tree: PyTree) -> None:
-        """Raise if arrays of such shapes cannot lie in the set; `name` is x or y."""
+        """Raise if the shapes of `tree` do not fit the set; `name` is x or y."""
         return None
 
     def holds(self, tree: PyTree) -> jax.Array:
-        """Whether `tree` lies in the set, up to rounding."""
+        """Return whether `tree` lies in the set, up to rounding."""
         away = minus(self.project(tree), tree)
         return norm(away) <= ROUNDING * (1 + norm(tree))
 
 
 @dataclass(frozen=True)
 class Simplex(ConvexSet):
-    """Vectors with non-negative entries that add up to `scale`.
+    """The set of vectors with non-negative entries that add up to `scale`.
 
     Examples:
         >>> Simplex().project(np.array([0.75, 0.75, -1.0])).tolist()
@@ -67,16 +68,16 @@ class Simplex(ConvexSet):
         shapes = [np.shape(a) for a in jax.tree.leaves(tree)]
         if [len(shape) for shape in shapes] != [1]:
             raise BadValue(
-                f"`{name}` must be one vector to lie in a Simplex, got shapes "
+                f"`{name}` must be one vector for a Simplex, got shapes "
                 f"{', '.join(map(str, shapes))}; put all weights into one array."
             )
 
 
 @dataclass(frozen=True)
 class Box(ConvexSet):
-    """Entries between `low` and `high`: numbers, or arrays of the shape of x or y.
+    """The set of arrays whose entries are between `low` and `high`.
 
-    Infinity leaves a side without bound.
+    Each bound is a number, or an array of the shape of x or y. A bound may be infinite.
 
     Examples:
         >>> Box(0.0, [1.0, 2.0]).project(np.array([-1.0, 5.0])).tolist()
@@ -111,14 +112,14 @@ class Box(ConvexSet):
         for limit in (self.low, self.high):
             if np.shape(limit) and shapes != [np.shape(limit)]:
                 raise BadValue(
-                    f"`{name}` must be one array of the shape {np.shape(limit)} of its "
-                    f"Box's bounds, got {', '.join(map(str, shapes))}; a number bounds "
-                    "arrays of any shape."
+                    f"`{name}` must be one array of shape {np.shape(limit)}, the shape "
+                    f"of the bounds of its Box, got {', '.join(map(str, shapes))}; a "
+                    "number as bound fits arrays of any shape."
                 )
 
 
 def bound(name: str, value: Any) -> Any:
-    """A bound as a float or an array of floats."""
+    """Return the bound `value` as a float or an array of floats."""
     try:
         out = np.asarray(value, np.float64)
     except (TypeError, ValueError):
@@ -133,12 +134,14 @@ def bound(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ball(ConvexSet):
-    """Points with a norm of at most `radius`. Several arrays count as one vector.
+    """The set of points with a norm of at most `radius`.
+
+    Several arrays count as one vector.
 
     Args:
         radius: the largest norm; zero allows the origin only.
         norm: 1, 2 or "inf".
-        rows: whether every row of a matrix has its own ball.
+        rows: apply the bound to every row of a matrix separately.
 
     Examples:
         >>> y = np.array([[0.0, 4.0], [0.0, 0.5]])
@@ -179,11 +182,11 @@ class Ball(ConvexSet):
         if self.rows and flat:
             raise BadValue(
                 f"`{name}` must be a matrix for a Ball with rows=True, got an array "
-                f"of shape {flat[0]}; rows=False takes it as a whole."
+                f"of shape {flat[0]}; use rows=False for one ball."
             )
 
 
 def check_set(name: str, given: Any) -> None:
-    """Raise unless `given` is a set or None; `name` is x_in or y_in."""
+    """Raise unless `given` is a `ConvexSet` or None; `name` is x_in or y_in."""
     if given is not None:
         check.kind(name, given, ConvexSet, "such as sagda.Ball(1.0), or None")

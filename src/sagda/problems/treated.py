@@ -1,7 +1,7 @@
-"""`Treated`: any problem with weight decay and clipped stochastic gradients.
+"""`Treated`: any problem, with weight decay and clipped stochastic gradients.
 
-It wraps a problem and passes every hook on to it. Rates and their schedules are not
-here: they belong to the algorithms.
+`Treated` wraps a problem and passes every other hook on to it. Learning rates and their
+schedules are not here: they belong to the algorithms, see `core.Rates`.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,17 @@ from sagda.problems.inner import norm_sq
 
 @dataclass(frozen=True)
 class Treated(Problem):
-    """f(x, y) + weight_decay/2 ||x||^2, and stochastic gradients of bounded length.
+    """A problem with weight decay added to f, and stochastic gradients of bounded norm.
 
-    Weight decay is part of the objective, and so of Phi and its gradient. Clipping is
-    not: it changes the gradients that clients use, and the mean of clipped gradients is
-    no longer the gradient of f. x and y are clipped separately.
+    Weight decay adds weight_decay/2 ||x||^2 to the objective, and so to Phi. Clipping
+    does not change the objective. It changes the gradients that clients use: the mean
+    of clipped gradients is not the gradient of f.
 
     Args:
         problem: any problem.
-        weight_decay: at least zero.
-        clip: the largest Euclidean norm, above zero; None for no clipping.
+        weight_decay: the factor of the term, at least zero.
+        clip: the largest Euclidean norm of a stochastic gradient, above zero. The parts
+            for x and y are clipped separately. None for no clipping.
 
     Examples:
         >>> import sagda
@@ -59,10 +60,10 @@ class Treated(Problem):
             return g
         return Point(shortened(g.x, self.clip), shortened(g.y, self.clip))
 
-    # All other hooks are the problem's.
+    # All other hooks are those of the wrapped problem.
 
     def __getattribute__(self, name: str) -> Any:
-        # Also for hooks that `Problem` may get later: none can be forgotten here.
+        # A method per hook would miss hooks that are added to `Problem` later.
         if name in PASSED_ON:
             return getattr(self.problem, name)
         return super().__getattribute__(name)
@@ -74,14 +75,14 @@ class Treated(Problem):
         return self.problem.init(key)
 
 
-# What `Problem` has and `Treated` does not write: `best_y`, `sets`, `score` and so on.
+# The hooks that `Treated` does not define itself: `best_y`, `sets`, `score` and so on.
 PASSED_ON = frozenset(
     name for name in vars(Problem).keys() - vars(Treated) if not name.startswith("_")
 )
 
 
 def shortened(g: PyTree, longest: Any) -> PyTree:
-    """g, scaled down to the length `longest` if it is longer."""
+    """Return g, scaled down to norm `longest` if its norm is larger."""
     length = norm_sq(g) ** 0.5
     share = where(length > longest, longest / length, length * 0 + 1)
     return jax.tree.map(lambda a: share * a, g)
