@@ -48,7 +48,7 @@ def test_frozen_parts_are_not_in_x_and_still_at_work(clients):
         (fixed.weight, fixed.bias),
     )
     np.testing.assert_allclose(part.apply(x, rows), whole.apply(both, rows), rtol=1e-6)
-    with pytest.raises(BadValue, match=r"`frozen` must name parts.*no 'layer.0' among"):
+    with pytest.raises(BadValue, match=r"`frozen` must name parts.*got 'layer.0'"):
         sagda.Equinox(make, frozen=("layer.0",)).init(key)
 
 
@@ -125,7 +125,7 @@ def test_a_model_of_ones_own_code_from_the_command(here, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["resume", "out"]) == 2
     said = capsys.readouterr().err
-    assert "is code that is run only if you name its file" in said
+    assert "is Python code, which runs only if you name its file" in said
     assert main(["predict", "out", "rows.csv"]) == 2
     assert main(["resume", "out", "--model", "code/nets.py:make"]) == 0
     monkeypatch.setattr(user_code, "OWN", {})
@@ -135,10 +135,10 @@ def test_a_model_of_ones_own_code_from_the_command(here, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("code/none.py:make", "FILE.py:FUNCTION with a file that exists"),
-        ("code/nets.py:other", "must define the function other"),
-        ("code/nets.py:number", "must make a torch.nn.Module, or a model with"),
-        ("os:system", "FILE.py:FUNCTION with a file that exists"),
+        ("code/none.py:make", "FILE.py:FUNCTION with an existing file"),
+        ("code/nets.py:other", "needs a function other in "),
+        ("code/nets.py:number", "must return a torch.nn.Module, or a model with"),
+        ("os:system", "FILE.py:FUNCTION with an existing file"),
     ],
 )
 def test_a_model_that_cannot_be_had_gets_one_sentence(model, said, here, capsys):

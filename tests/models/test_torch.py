@@ -300,22 +300,22 @@ def wrong(*parts):
         (wrong(), r"one score per row, shape \(2,\) or \(2, 1\).*got \(2, 4\)"),
         (
             wrong(nn.BatchNorm1d(4), nn.Linear(4, 1)),
-            "BatchNorm1d '1' changes 'running_mean'.*use GroupNorm or LayerNorm",
+            "BatchNorm1d '1' changes 'running_mean'.*Use GroupNorm or LayerNorm",
         ),
         (lambda: nn.Linear(3, 1), "does not fit rows of 6 features"),
         (
             lambda: nn.Linear(FEATURES, 1, device="meta"),
-            "on the CPU, where the rows are, found 'weight' on meta",
+            "on the CPU, like the data, got 'weight' on meta",
         ),
-        (lambda: nn.Linear(FEATURES, 1).half(), "found 'weight' in torch.float16"),
+        (lambda: nn.Linear(FEATURES, 1).half(), "got 'weight' in torch.float16"),
         (lambda: nn.ReLU(), "must have parameters that require a gradient"),
         (
             lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(FEATURES, 1)),
             "must not change its input",
         ),
-        (lambda: Narrow(FEATURES, 1), "as for scores in double precision: "),
+        (lambda: Narrow(FEATURES, 1), "in double precision, as for predictions: "),
         (lambda: Far(FEATURES, 1), "does not fit rows of 6 features: "),
-        (lambda: 3, "found one of type int"),
+        (lambda: 3, "got an object of type int"),
         (3, "must be a torch.nn.Module"),
     ],
 )  # fmt: skip

@@ -643,7 +643,7 @@ MISTAKES = {
     "a model that is none": (
         of("Adversarial", model=3),
         "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
-        "sagda.Torch(module) or a pair (init, apply), got one of type int.",
+        "sagda.Torch(module) or a pair (init, apply), got an object of type int.",
     ),
     "a feature there is none of": (
         of("Fair", group=3),

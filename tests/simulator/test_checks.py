@@ -328,8 +328,8 @@ CASES = {
     ),
     "too few weights": (
         lambda: simulate(problem=sagda.DRO(features=4, samples=3)),
-        "`samples` must be at least 5, the number of rows of the largest client, got 3; "
-        "use `DRO.of(federation)`.",
+        "`samples` must be at least 5, the number of rows of the largest client, got "
+        "3; use `DRO.of(federation)`.",
     ),
     "impossible share": (
         lambda: sagda.AUC(sagda.Linear(3), 1.5),

@@ -1,9 +1,9 @@
 """Scoring models: the protocol `Model`, and the registry of models by name.
 
-A model has two functions: `init(key)` makes its parameters, and
-`apply(parameters, features)` gives one score per row. A new model is one class and one
-line in `MODELS`. Networks are in `networks.py`, PyTorch modules in `torch.py`, and
-models from a user's file in `user_code.py`.
+A model has two functions. `init(key)` returns initial parameters, and
+`apply(parameters, features)` returns one score per row. To add a model, write one class
+and one line in `MODELS`. Losses are not here: problems define them. Networks are in
+`networks.py`, PyTorch modules in `torch.py`, and custom models in `user_code.py`.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from sagda.models.networks import CNN, MLP, Linear
 
 
 class Model(Protocol):
-    """What problems need of a model. It must be hashable: it shapes programs."""
+    """A scoring model. It must be hashable, because compiled programs depend on it."""
 
     def init(self, key: Key) -> PyTree:
-        """Initial parameters."""
+        """Return initial parameters."""
         ...
 
     def apply(self, parameters: Any, features: jax.Array) -> jax.Array:
-        """One score per row of features."""
+        """Return one score per row of `features`."""
         ...
 
 
@@ -35,14 +35,19 @@ MODELS: dict[str, Callable[[int], Any]] = {"linear": Linear, "mlp": MLP, "cnn": 
 
 @dataclass(frozen=True)
 class Functions:
-    """A model from a pair of functions, as in Flax and Haiku."""
+    """A model made of two functions, as in Flax and Haiku."""
 
-    init: Any  # key -> parameters
-    apply: Any  # (parameters, features) -> one score per row
+    init: Any  # init(key) returns parameters
+    apply: Any  # apply(parameters, features) returns one score per row
 
 
 def as_model(model: Any, features: int) -> Any:
-    """The model a user gave: a `Model`, a pair (init, apply), or None for linear."""
+    """Return `model` as a `Model`: a pair (init, apply) is wrapped, None means linear.
+
+    Args:
+        model: a `Model`, a pair of functions (init, apply), or None.
+        features: the number of features, for the linear model.
+    """
     if model is None:
         return Linear(features)
     if isinstance(model, tuple) and len(model) == 2 and all(map(callable, model)):
@@ -51,6 +56,6 @@ def as_model(model: Any, features: int) -> Any:
         return model
     raise BadKind(
         "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
-        "sagda.Torch(module) or a pair (init, apply), got one of type "
+        "sagda.Torch(module) or a pair (init, apply), got an object of type "
         f"{type(model).__name__}."
     )

@@ -1,7 +1,7 @@
 """Models in JAX: a linear score, and networks made of equinox modules.
 
-Their parameters are a pytree, and everything else shapes the compiled program.
-PyTorch modules are in `sagda.models.torch`.
+The parameters of a model are a pytree. Its other fields, such as the width, are fixed
+when a program is compiled. PyTorch modules are in `sagda.models.torch`.
 """
 
 import abc
@@ -31,14 +31,15 @@ class Linear:
         return features @ parameters
 
 
-# Rows that pass through a network together if memory does not hold all of them.
+# The number of rows in a block, if memory does not hold the activations of all rows.
 BLOCK = 1024
 
 
 def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
-    """`module` applied to every row: to all at once if their activations fit in memory.
+    """Return the outputs of `module` for all rows, at once or in blocks.
 
-    If not, blocks of rows follow one another, also in the backward pass.
+    Blocks of rows are used if the activations of all rows do not fit in memory. The
+    backward pass then computes the activations of a block again.
     """
     if len(rows) <= BLOCK or len(rows) <= batch_that_fits(module, rows[0]):
         return jax.vmap(module)(rows)
@@ -47,17 +48,19 @@ def row_by_row(module: Any, rows: jax.Array) -> jax.Array:
 
 
 class Network(abc.ABC):
-    """A model from an equinox module that scores one row.
+    """A model from an equinox module that receives one row.
 
-    Its inexact arrays are the parameters, and everything else is part of the program.
-    The module must return shape `(1,)` or `()`.
+    The arrays of floating-point numbers in the module are the parameters. Everything
+    else is fixed when a program is compiled. A module that scores rows must return
+    shape `(1,)` or `()`.
     """
 
     @abc.abstractmethod
     def build(self, key: Key) -> Any:
-        """The module, with initial parameters from `key`."""
+        """Return the module, with initial parameters drawn with `key`."""
 
-    frozen: tuple[str, ...] = ()  # parts that are not trained, such as ("layers.0",)
+    # Parts of the module that are not trained, such as ("layers.0",).
+    frozen: tuple[str, ...] = ()
 
     def init(self, key: Key) -> PyTree:
         import equinox as eqx
@@ -66,7 +69,7 @@ class Network(abc.ABC):
         return eqx.filter(module, self.trained(module))
 
     def trained(self, module: Any) -> Any:
-        """For every leaf of the module, whether it is a parameter."""
+        """Return, for every leaf of the module, whether it is a trained parameter."""
         import equinox as eqx
 
         leaves, structure = jax.tree_util.tree_flatten_with_path(module)
@@ -78,17 +81,18 @@ class Network(abc.ABC):
             inside = [f"{name}.".startswith(f"{part}.") for name in names]
             if not any(inside):
                 raise BadValue(
-                    f"`frozen` must name parts of the module, found no {part!r} among "
-                    f"{', '.join(dict.fromkeys(names))}."
+                    "`frozen` must name parts of the module, such as "
+                    f"{', '.join(dict.fromkeys(names))}, got {part!r}."
                 )
             trained = [t and not i for t, i in zip(trained, inside, strict=True)]
         return structure.unflatten(trained)
 
     def outputs(self, parameters: Any, features: jax.Array) -> jax.Array:
-        """The module's result for every row."""
+        """Return the output of the module for every row, without a change of shape."""
         import equinox as eqx
 
-        # The parameters made here are unused, so XLA never computes them.
+        # Only the fixed parts of this module are used. XLA removes the code that would
+        # compute the other parameters.
         module = self.build(jax.random.key(0))
         _, fixed = eqx.partition(module, self.trained(module))
         return row_by_row(eqx.combine(parameters, fixed), features)
@@ -99,12 +103,12 @@ class Network(abc.ABC):
 
 @dataclass(frozen=True)
 class Equinox(Network):
-    """A model from your own equinox module: `make(key)` builds it.
+    """A model from your own equinox module, which must give one score per row.
 
     Args:
-        make: a function of a key that builds the module.
-        frozen: parts that are not trained, such as ("layers.0",). They are as `make`
-            builds them with key 0, whatever the seed.
+        make: a function. `make(key)` returns the module.
+        frozen: parts that are not trained, such as ("layers.0",). All seeds use the
+            frozen parts that `make` returns for key 0.
     """
 
     make: Any
@@ -116,7 +120,7 @@ class Equinox(Network):
 
 @dataclass(frozen=True)
 class MLP(Network):
-    """A perceptron with `depth` hidden layers of `width` units."""
+    """A fully connected network with `depth` hidden layers of `width` units."""
 
     features: int
     width: int = 64
@@ -134,7 +138,10 @@ class MLP(Network):
 
 @dataclass(frozen=True)
 class Generator(Network):
-    """A perceptron from noise to rows in (0, 1), whose first rows are near zero."""
+    """A fully connected network that turns noise into rows with entries in (0, 1).
+
+    Before training, the entries are small: images start dark.
+    """
 
     latent: int
     features: int
@@ -170,15 +177,15 @@ class CNN(Network):
         check.integer("channels", self.channels, low=1)
         if math.isqrt(self.features) ** 2 != self.features:
             raise BadValue(
-                "`features` must be the pixels of a square image for a CNN, got "
-                f"{self.features}."
+                "`features` must be the number of pixels of a square image for a CNN, "
+                f"such as 64 or 784, got {self.features}."
             )
 
     def build(self, key: Key) -> Any:
         import equinox as eqx
 
         side, wide = math.isqrt(self.features), self.channels
-        rest = ((side + 1) // 2 + 1) // 2  # after two strides of 2
+        rest = ((side + 1) // 2 + 1) // 2  # side of the image after two strides of 2
         first, second, last = jax.random.split(key, 3)
         layers = [
             eqx.nn.Lambda(lambda row: row.reshape(1, side, side)),

@@ -1,7 +1,7 @@
-"""`Torch`: a PyTorch module as a scoring model, its parameters by name.
+"""`Torch`: a PyTorch module as a scoring model.
 
-Such a model runs in PyTorch, not in a compiled program: see `sagda.simulator.torch`.
-Networks in JAX are in `networks.py`.
+A `Torch` model runs in PyTorch and not in a compiled program. The simulator for such
+models is `sagda.simulator.torch`. Networks in JAX are in `networks.py`.
 """
 
 import contextlib
@@ -28,15 +28,17 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False)
 class Torch:
-    """A model from your own PyTorch module that gives one score per row.
+    """A model from your own PyTorch module, which must give one score per row.
 
-    Parameters that require a gradient are x, by name. Frozen parameters and buffers
-    stay unchanged. A run does not change the module: `load` puts the trained weights
-    into it. Layers that were in training mode are in that mode while clients train.
+    The variable x is a dict of the parameters that require a gradient, keyed by name.
+    Frozen parameters and buffers stay unchanged. A run does not change the module.
+    `load` copies the trained weights into the module. Layers in training mode are used
+    in training mode while clients train, and in evaluation mode for measurements.
 
     Args:
-        make: a module, or a function without arguments that makes one. All seeds start
-            from a module's weights. A function gives every seed its own start.
+        make: a module, or a function without arguments that returns a module. If you
+            pass a module, all seeds start from its weights. If you pass a function, it
+            makes new starting weights for each seed.
 
     Examples:
         >>> model = Torch(torch.nn.Linear(3, 1))
@@ -47,9 +49,12 @@ class Torch:
     uses_torch: ClassVar[bool] = True
     make: Any
     module: Any = field(init=False, repr=False)
-    names: list[str] = field(init=False, repr=False)  # of trained parameters
-    others: dict[str, Any] = field(init=False, repr=False)  # fixed floats
-    trained: list[Any] = field(init=False, repr=False)  # layers in training mode
+    # The names of the parameters that are trained.
+    names: list[str] = field(init=False, repr=False)
+    # Frozen parameters and buffers with floating-point numbers, by name.
+    others: dict[str, Any] = field(init=False, repr=False)
+    # Layers that were in training mode when this object was created.
+    trained: list[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         module = self.make
@@ -59,12 +64,12 @@ class Torch:
         if not isinstance(module, torch.nn.Module):
             raise BadKind(
                 "`make` must be a torch.nn.Module, or a function without arguments "
-                f"that makes one, found one of type {type(module).__name__}."
+                f"that returns a module, got an object of type {type(module).__name__}."
             )
         names = [n for n, p in module.named_parameters() if p.requires_grad]
         arrays = dict(module.named_parameters()) | dict(module.named_buffers())
         others = {n: a for n, a in arrays.items() if n not in names}
-        # A frozen dataclass allows no assignment, also not here.
+        # A frozen dataclass allows no assignment, not even in this method.
         vars(self).update(
             module=module,
             names=names,
@@ -74,29 +79,32 @@ class Torch:
         self.check_parameters()
 
     def check_parameters(self) -> None:
-        """Raise unless there are trained parameters, in floats and on the CPU."""
+        """Raise unless there are parameters to train, in float32 or float64, on CPU."""
         module = self.module
         if not self.names:
             raise BadValue(
-                "`make` must have parameters that require a gradient, found none."
+                "`make` must have parameters that require a gradient, got none."
             )
         for name, array in (*module.named_parameters(), *module.named_buffers()):
             if array.device.type != "cpu":
                 raise BadValue(
-                    f"`make` must be on the CPU, where the rows are, found {name!r} on "
-                    f"{array.device}; move it with module.to('cpu')."
+                    f"`make` must be on the CPU, like the data, got {name!r} on "
+                    f"{array.device}; move the module with module.to('cpu')."
                 )
             kind = array.dtype
             if name in self.names and kind not in (torch.float32, torch.float64):
                 raise BadValue(
-                    f"`make` must have parameters in single or double precision, found "
-                    f"{name!r} in {kind}; convert it with module.float()."
+                    f"`make` must have parameters in single or double precision, got "
+                    f"{name!r} in {kind}; convert the module with module.float()."
                 )
 
-    # What problems and the simulator need of a model.
+    # Methods that problems and the simulator call.
 
     def init(self, key: Key) -> dict[str, np.ndarray]:
-        """Initial parameters by name: the module's weights, or fresh ones."""
+        """Return initial parameters by name.
+
+        They are the weights of the module, or new weights if `make` is a function.
+        """
         module = self.module
         if not isinstance(self.make, torch.nn.Module):
             with seeded(*np.asarray(jax.random.key_data(key)).tolist()):
@@ -107,8 +115,8 @@ class Torch:
         }
 
     def apply(self, parameters: Any, features: Any) -> Any:
-        """One score per row, with these parameters in place of the module's."""
-        # Frozen parameters and buffers are converted if the run's precision differs.
+        """Return one score per row, with `parameters` as the weights of the module."""
+        # Frozen parameters and buffers must have the precision of the run.
         fixed = {
             name: value.detach().to(features.dtype)
             for name, value in self.others.items()
@@ -120,28 +128,32 @@ class Torch:
         if not torch.is_tensor(out) or out.shape not in ((rows,), (rows, 1)):
             shape = tuple(out.shape) if torch.is_tensor(out) else type(out).__name__
             raise BadValue(
-                f"`make` must give one score per row, shape ({rows},) or ({rows}, 1) "
-                f"for {rows} rows, got {shape}."
+                "`make` must give one score per row, that is shape "
+                f"({rows},) or ({rows}, 1) for {rows} rows, got {shape}."
             )
         return out.reshape(rows)
 
     def train(self, mode: bool) -> None:
-        """Switch the layers that were in training mode into that mode or out of it."""
+        """Set the layers in `trained` to training mode, or to evaluation mode."""
         for part in self.trained:
             part.training = mode
 
     def check(self, features: Any) -> None:
-        """Try a forward pass in training mode: check its shape and its side effects."""
+        """Run a forward pass in training mode, and raise if the module is unsuitable.
+
+        The module must return the right shape. It must change neither its input nor its
+        buffers.
+        """
         module = self.module
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         self.passed(features.clone())
         rows = features.double()
         # Scores of a trained model are computed in double precision.
-        self.passed(given := rows.clone(), ", as for scores in double precision")
+        self.passed(given := rows.clone(), " in double precision, as for predictions")
         if not torch.equal(given, rows):
             raise BadValue(
                 "`make` must not change its input, but its forward pass changes rows "
-                "in place; copy them first, or set inplace=False."
+                "in place; copy the rows first, or set inplace=False."
             )
         changed = []
         for name, buffer in module.named_buffers():
@@ -152,13 +164,18 @@ class Torch:
             layer, _, buffer = changed[0].rpartition(".")
             kind = type(module.get_submodule(layer)).__name__
             raise BadValue(
-                f"`make` must have no buffers that change in training, but {kind} "
-                f"{layer!r} changes {buffer!r}, which would differ between clients; "
-                "use GroupNorm or LayerNorm, or freeze it with .eval()."
+                "`make` must have no buffers that change in training. "
+                f"{kind} {layer!r} changes {buffer!r}, so clients would have different "
+                "values. Use GroupNorm or LayerNorm, or freeze the layer with .eval()."
             )
 
     def passed(self, features: Any, where: str = "") -> None:
-        """Run one forward pass on a few rows; an error in it becomes a sentence."""
+        """Run one forward pass on a few rows, and turn an error into a `BadValue`.
+
+        Args:
+            features: the rows.
+            where: added to the description of the rows in the message.
+        """
         values = {
             name: self.module.get_parameter(name).detach().to(features.dtype)
             for name in self.names
@@ -168,14 +185,14 @@ class Torch:
             self.train(True)
             self.apply(values, features)
 
-    # After training.
+    # Methods for a trained model.
 
     def load(self, tree: PyTree, seed: int = 0) -> Any:
-        """The module, with trained weights put into it.
+        """Copy trained weights into the module, and return the module.
 
         Args:
-            tree: a run, or a tree that contains this model's parameters once.
-            seed: the number of a run's seed, counted from 0.
+            tree: a run, or a pytree that contains the parameters of this model once.
+            seed: if `tree` is a run, the number of the seed in the run, from 0.
         """
         names = set(self.names)
         run = hasattr(tree, "carry")
@@ -184,8 +201,8 @@ class Torch:
         parameters = [part for part in leaves if fits(part)]
         if len(parameters) != 1:
             raise BadValue(
-                "`tree` must hold the parameters of this module once, found them "
-                f"{len(parameters)} times."
+                "`tree` must contain the parameters of this module exactly once, got "
+                f"them {len(parameters)} times."
             )
         with torch.no_grad():
             for name, value in parameters[0].items():
@@ -194,7 +211,10 @@ class Torch:
         return self.module
 
     def save(self, path: str | Path) -> None:
-        """Write the module's whole state as safetensors, which loads without pickle."""
+        """Write the state of the module to a safetensors file.
+
+        Reading such a file runs no code, unlike a pickle file.
+        """
         import safetensors.torch
 
         from sagda import durable
@@ -204,28 +224,33 @@ class Torch:
         durable.write(Path(path), safetensors.torch.save(state))
 
     def copy(self) -> Any:
-        """A copy of the module."""
+        """Return a copy of the module."""
         return copy.deepcopy(self.module)
 
 
 @contextlib.contextmanager
 def seeded(*words: int) -> Iterator[None]:
-    """Seed PyTorch's generator from `words`, and restore it afterwards."""
+    """Seed the random generator of PyTorch, and restore its state at the end."""
     with torch.random.fork_rng(devices=[]):
-        # manual_seed uses 32 bits only. `torch.manual_seed` would also seed all other
-        # devices, which takes longer than a small gradient.
+        # A generator uses only 32 bits of its seed, so a checksum combines all words.
+        # `torch.manual_seed` would also seed all other devices, which takes longer than
+        # a small gradient.
         generator = torch.default_generator
         generator.manual_seed(crc32(np.array(words, np.uint32).tobytes()))
         yield
 
 
 def real(tree: PyTree) -> Any:
-    """The tree with tensors in place of `Zero`s."""
+    """Return `tree` with a tensor of zeros in place of each `Zero`."""
     return jax.tree.map(lambda a: a.tensor if isinstance(a, Zero) else a, tree)
 
 
 def tensors(tree: PyTree, dtype: Any = None) -> Any:
-    """Arrays as tensors that share their memory; floats become `dtype` if given."""
+    """Return the arrays of `tree` as tensors that share their memory.
+
+    If `dtype` is given, arrays of floats are converted to it. Read-only arrays are
+    copied.
+    """
 
     def one(a: Any) -> Any:
         a = np.asarray(a)
@@ -237,7 +262,7 @@ def tensors(tree: PyTree, dtype: Any = None) -> Any:
 
 
 def arrays(tree: PyTree) -> Any:
-    """Tensors as arrays that share their memory."""
+    """Return the tensors of `tree` as NumPy arrays that share their memory."""
     return jax.tree.map(
         lambda a: a.detach().numpy() if torch.is_tensor(a) else np.asarray(a),
         real(tree),
@@ -245,7 +270,7 @@ def arrays(tree: PyTree) -> Any:
 
 
 def check_models(problem: Any, features: int) -> None:
-    """Raise unless the problem's modules accept rows of that width."""
+    """Raise unless all PyTorch models of `problem` accept rows of this width."""
     for model in models_in(problem):
         with seeded(0):
             rows = torch.rand(2, features)
@@ -253,7 +278,7 @@ def check_models(problem: Any, features: int) -> None:
 
 
 def models_in(problem: Any) -> list[Torch]:
-    """The PyTorch models of a problem, also of a problem inside it."""
+    """Return the PyTorch models of a problem, including those of a wrapped problem."""
     if isinstance(problem, Torch):
         return [problem]
     parts = vars(problem).values() if getattr(problem, "uses_torch", False) else ()

@@ -72,7 +72,7 @@ class GAN(Problem):
     log D(a) + log(1 - D(G(z)))
 
     f is not concave in y, so Phi is not measured. The history has f and the squared
-    norms of its gradients in x and in y. For rows with 64 or 784 entries it also has
+    norms of its gradients in x and in y. Rows with 64 or 784 entries add two metrics:
     the Fréchet distance between generated and real rows, and the share of each class
     among the generated rows.
 
