@@ -275,7 +275,7 @@ MISTAKES = {  # command: what the sentence says
     "run --data bad.csv": "bad.csv, line 3: column 'a' must be a number, found 'x'",
     "run --data notes.docx": "must end in .csv, .parquet, .npz or .libsvm",
     "run --partition by-lable": "did you mean 'by-label'?",
-    "run --partition by-column": "needs a client column",
+    "run --partition by-column": "`table` must have a client column",
     "run --cohort 101": "`cohort` must be between 1 and 100",
     "run --cohort 0": "`cohort` must be at least 1, got '0'",
     "run --rounds 0": "`rounds` must be at least 1, got '0'",

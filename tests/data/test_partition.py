@@ -119,11 +119,11 @@ def test_small_alpha_skews_and_large_alpha_does_not():
         ("iid", {"clients": 3, "samples": 3}, "3 x 3 = 9; lower one of them"),
         ("iid", {"clients": 3, "samples": 0}, "`samples` must be at least 1"),
         ("iid", {"clients": 3, "seed": -1}, "`seed` must be between 0 and"),
-        ("by-label", {"clients": 1}, "at least the 2 classes"),
+        ("by-label", {"clients": 1}, "at least 2, the number of classes"),
         ("by-label", {"clients": 2, "samples": 2}, "`samples` must be at most 1"),
         ("dirichlet", {"clients": 2, "alpha": 0.0}, "`alpha` must be above zero"),
         ("quantity", {"clients": 2, "alpha": np.nan}, "`alpha` must be finite"),
-        ("by-column", {}, "needs a client column"),
+        ("by-column", {}, "must have a client column"),
     ],
 )
 def test_mistakes_in_partitions(scheme, options, message):
@@ -137,5 +137,5 @@ def test_mistakes_with_client_columns():
     table = Table(np.zeros((3, 1)), np.zeros(3), client=np.array(["a", "b", "b"]))
     with pytest.raises(ValueError, match="`clients` must be left out or be 2"):
         sagda.partition(table, "by-column", clients=3)
-    with pytest.raises(ValueError, match="at most 1, the rows of client a, got 2"):
+    with pytest.raises(ValueError, match="at most 1, the number of rows of client a"):
         sagda.partition(table, "by-column", samples=2)

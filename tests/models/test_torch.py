@@ -297,7 +297,7 @@ def wrong(*parts):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (wrong(), r"one score per row, shape \(2,\) or \(2, 1\).*got \(2, 4\)"),
+        (wrong(), r"one score per row, that is shape \(2,\) or \(2, 1\).*got \(2, 4\)"),
         (
             wrong(nn.BatchNorm1d(4), nn.Linear(4, 1)),
             "BatchNorm1d '1' changes 'running_mean'.*Use GroupNorm or LayerNorm",

@@ -239,8 +239,8 @@ CASES = {
     ),
     "a quadratic for labelled clients": (
         lambda: sagda.AUC.of(sagda.Quadratic.make(clients=2)[1]),
-        "this problem needs a federation of labelled rows, got one of Coefficients; "
-        "use sagda.partition(table).",
+        "`federation` must have a Table of labelled rows for this problem, got "
+        "Coefficients; use sagda.partition(table).",
     ),
     "a method that is not built": (
         lambda: sagda.cost(fsgda(), Point(np.zeros(2), np.zeros(1))),
@@ -249,8 +249,8 @@ CASES = {
     "a module for a model": (
         lambda: sagda.AUC.of(FEDERATION, lambda x: x),
         "`model` must have `init` and `apply`, such as sagda.Equinox(make), "
-        "sagda.Torch(module) or a pair (init, apply), got one of "
-        "type function.",
+        "sagda.Torch(module) or a pair (init, apply), got an object "
+        "of type function.",
     ),
     "a pull of nothing": (
         lambda: sagda.DRO.of(FEDERATION, lambda_1=0.0),
@@ -280,13 +280,13 @@ CASES = {
         lambda: sagda.Federation.of(
             sagda.Table(np.zeros((3, 1)), np.zeros(2)), [0], [1]
         ),
-        "`label` must have shape (3,) as `features` has rows, found (2,).",
+        "`label` must have shape (3,), one entry per row of `features`, found (2,).",
     ),
     "features that are not numbers": (
         lambda: sagda.Federation.of(
             sagda.Table(np.full((2, 1), np.nan), np.zeros(2)), [0], [1]
         ),
-        "`features` must be finite in float64, row 0 is not.",
+        "`features` must be finite in float64, but row 0 is not.",
     ),
     "a start that is not finite": (
         lambda: simulate(
@@ -339,7 +339,7 @@ CASES = {
         lambda: sagda.AUC.of(
             FEDERATION._replace(data=FEDERATION.data._replace(label=np.ones(14)))
         ),
-        "labels must be of both classes, found only +1; check the label column or the "
+        "labels must have both classes, found only +1; check the label column or the "
         "partition.",
     ),
     "ten classes": (
@@ -347,7 +347,7 @@ CASES = {
             sagda.partition(sagda.load("digits").train, clients=10, samples=50)
         ),
         "labels must be -1 and +1, found 10 classes from 0.0 to 9.0; "
-        "sagda.binary(table, positive=...) makes them so.",
+        "use sagda.binary(table, positive=...).",
     ),
     "smoothness below mu": (
         lambda: sagda.Quadratic.make(smoothness=1.0, mu=1.0),
@@ -359,15 +359,15 @@ CASES = {
     ),
     "a row for two clients": (
         lambda: sagda.Federation.of(FEDERATION.data, [0, 0], [1, 1]),
-        "a row may belong to one client only.",
+        "each row must belong to at most one client.",
     ),
     "a client without rows": (
         lambda: sagda.Federation.of(FEDERATION.data, [0], [1, 0]),
-        "every client must hold at least one row.",
+        "every client must have at least one row.",
     ),
     "sizes that do not add up": (
         lambda: sagda.Federation.of(FEDERATION.data, [0, 1], [1, 2]),
-        "client sizes add up to 3, but 2 rows are given.",
+        "client sizes must add up to the number of rows, 2, got 3.",
     ),
 }
 

@@ -57,7 +57,7 @@ def test_a_folder_of_columns_stays_on_the_disk(folder):
 
 
 def test_mistakes_in_a_folder_name_the_file(folder):
-    with pytest.raises(BadValue, match=r"must hold owner\.npy, it is missing"):
+    with pytest.raises(BadValue, match=r"must contain owner\.npy, which is missing"):
         sagda.load(folder, client="owner")
     (folder / "label.npy").write_bytes(b"not an array")
     with pytest.raises(BadValue, match=r"label\.npy is not a file of one plain array"):

@@ -1,7 +1,7 @@
-"""Files of plain arrays: NPZ, folders of mapped columns, and LIBSVM.
+"""Readers of files without column names: NPZ, folders of NumPy files, and LIBSVM.
 
-Their columns have no names, so their features are numbers already. `readers.py` decides
-which function reads a file, and reads files whose columns have names.
+All features in such files are numbers. `readers.py` chooses the reader of a file, and
+reads files with named columns itself.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from sagda.data.federation import Table, checked_table
 
 
 def _check_number(cell: str, where: str) -> None:
-    """Raise unless the cell is a number that is finite in single precision."""
+    """Raise unless `cell` is a number that is finite in single precision."""
     if not is_number(cell):
         raise BadValue(f"{where} must be a number, found {cell!r}.")
     if not abs(float(cell)) <= LARGEST:
@@ -28,7 +28,13 @@ def _check_number(cell: str, where: str) -> None:
 
 
 def read_npz(path: Path, label: str | None, client: str | None) -> Table:
-    """The arrays `features`, `label` and `client` of an NPZ file."""
+    """Read the features, labels and clients of an NPZ file.
+
+    Args:
+        path: the file.
+        label: the name of the array of labels, if any.
+        client: the name of the array of clients, if any.
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
@@ -38,17 +44,22 @@ def read_npz(path: Path, label: str | None, client: str | None) -> Table:
 
 
 def read_folder(path: Path, label: str | None, client: str | None) -> Table:
-    """Columns mapped into memory. Arrays in single precision are never copied."""
+    """Read a folder with one NumPy file per column, mapped into memory.
+
+    Features in single precision are not copied, and so stay on disk until used.
+    """
     columns = {}
     for name in filter(None, ("features", label, client)):
         file = path / f"{name}.npy"
         if not file.is_file():
-            raise BadValue(f"data folder {path} must hold {file.name}, it is missing.")
+            raise BadValue(
+                f"data folder {path} must contain {file.name}, which is missing."
+            )
         try:
             columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise BadValue(
-                f"{file} is not a file of one plain array: {error}."
+                f"{file} is not a NumPy file with one plain array: {error}."
             ) from None
     return table_of(path, columns, label, client)
 
@@ -56,14 +67,14 @@ def read_folder(path: Path, label: str | None, client: str | None) -> Table:
 def table_of(
     path: Path, columns: dict[str, np.ndarray], label: str | None, client: str | None
 ) -> Table:
-    """The arrays as a table, after checks of their shapes and values.
+    """Return the arrays as a table, after checks of their shapes and values.
 
-    Without a label, as for a prediction, labels are zeros.
+    If `label` is None, as for a prediction, all labels are zero.
     """
     for wanted in filter(None, ("features", label, client)):
         if wanted not in columns:
             names = ", ".join(columns) or "none"
-            raise BadValue(f"{path}: no array {wanted!r}, found {names}.")
+            raise BadValue(f"{path} must contain an array {wanted!r}, found {names}.")
     features = columns["features"]
     labels = np.zeros(features.shape[:1]) if label is None else columns[label]
     owner = None if client is None else columns[client]
@@ -76,7 +87,7 @@ def table_of(
 
 
 def single(column: np.ndarray) -> np.ndarray:
-    """Numbers in single precision; texts and the like unchanged."""
+    """Return a column of numbers in single precision, and other columns unchanged."""
     if column.dtype.kind not in "fiub":
         return column
     with np.errstate(over="ignore"):
@@ -84,22 +95,29 @@ def single(column: np.ndarray) -> np.ndarray:
 
 
 def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Table:
-    """A LIBSVM file, packed or not; `width` pads rows whose last features are zero."""
+    """Read a LIBSVM file, which may be compressed.
+
+    Args:
+        path: the file.
+        client: "qid" if the file names the client of each row, or None.
+        width: the number of features. A file omits zeros, so its largest index may be
+            smaller. None takes the largest index.
+    """
     from sklearn.datasets import load_svmlight_file
 
     if client not in (None, "qid"):
         raise BadValue(
-            f"`client` must be 'qid' for a LIBSVM file, which has no columns, got "
-            f"{client!r}."
+            "`client` must be 'qid' for a LIBSVM file, because its columns have no "
+            f"names, got {client!r}."
         )
     packed = path.read_bytes()
     unpack = {".bz2": bz2.decompress, ".gz": gzip.decompress}.get(path.suffix, bytes)
     try:
         text = unpack(packed)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise BadValue(f"{path} cannot be unpacked: {error}.") from None
+        raise BadValue(f"{path} cannot be decompressed: {error}.") from None
     try:
-        # scikit-learn's stubs allow only the type of each default.
+        # The type stubs of scikit-learn allow only the type of each default.
         options: Any = {"zero_based": False, "query_id": bool(client)}
         parts: Any = load_svmlight_file(io.BytesIO(text), **options)
     except (ValueError, OverflowError) as error:
@@ -110,26 +128,26 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     if width is not None:
         if features.shape[1] > width:
             raise BadValue(
-                f"{path}: indices must be at most {width}, the number of features "
-                f"that is expected, found {features.shape[1]}."
+                f"{path}: the data must have {width} features, so indices must be at "
+                f"most {width}, got {features.shape[1]}."
             )
         features = np.pad(features, ((0, 0), (0, width - features.shape[1])))
     finite = np.isfinite(features).all() and np.isfinite(label).all()
     if len(label) == 0 or not finite:
         raise BadValue(
-            _first_bad_line(path, text) or f"{path} must hold at least one row."
+            _first_bad_line(path, text) or f"{path} must contain at least one row."
         )
     owner = parts[2] if client else None
     if owner is not None and len(owner) != len(label):
         raise BadValue(
-            f"{path}: every row must name its client as qid:number, found "
-            f"{len(owner)} of them in {len(label)} rows."
+            f"{path}: every row must name its client as qid:number, got "
+            f"{len(owner)} of {len(label)} rows with qid."
         )
     return Table(features, label, client=owner)
 
 
 def _first_bad_line(path: Path, text: bytes) -> str | None:
-    """The error in the first line that is not `label index:value ...`, if any."""
+    """Return the error in the first line that is invalid, or None."""
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         label, *pairs = line.split("#")[0].split() or [""]
         where = f"{path}, line {number}"
@@ -145,7 +163,7 @@ def _first_bad_line(path: Path, text: bytes) -> str | None:
                 if not colon or not index.isdecimal():
                     return f"{where}: expected index:value, found {pair!r}."
                 if int(index) <= last:
-                    return f"{where}: indices must rise from 1, found {pair!r}."
+                    return f"{where}: indices must increase from 1, found {pair!r}."
                 _check_number(value, f"{where}: the value of feature {index}")
                 last = int(index)
         except ValueError as error:

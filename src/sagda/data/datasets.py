@@ -1,7 +1,7 @@
-"""`sagda.load`: data sets with a name, and your own files and frames.
+"""`sagda.load`: built-in data sets, and your own files and frames.
 
-A new data set is one function that returns a `Dataset` and one line in `DATASETS`. How
-files are parsed is in `readers.py`.
+To add a data set, write one function that returns a `Dataset` and one line in
+`DATASETS`. Files are parsed in `readers.py`. Splits over clients are in `partition.py`.
 """
 
 import bz2
@@ -26,18 +26,19 @@ from sagda.keys import generator
 
 
 class Dataset(NamedTuple):
-    """A training table and, if there is one, a test table."""
+    """A named data set: a training table and, if available, a test table."""
 
     name: str
     train: Table
     test: Table | None = None
-    encoding: Encoding | None = None  # if columns have names
+    encoding: Encoding | None = None  # of named columns; None for plain arrays
 
 
 def binary(table: Table, positive: Any = None) -> Table:
-    """The table with labels +1 for the class `positive` and -1 for all others.
+    """Return the table with label +1 for the class `positive` and -1 for all others.
 
-    `positive` may be left out if labels are two numbers: it is the larger one.
+    If there are two classes and labels are numbers, `positive` may be left out. It is
+    then the larger number.
     """
     check.kind("table", table, Table, "such as load(name).train")
     classes = np.unique(table.label)
@@ -46,14 +47,14 @@ def binary(table: Table, positive: Any = None) -> Table:
         positive = number(positive)
     if len(classes) < 2:
         raise BadValue(
-            f"labels must be of two classes or more, found only {classes[0]!s}."
+            f"labels must have at least two classes, found only {classes[0]!s}."
         )
     shown = ", ".join(map(str, classes[:10]))
     if positive is None:
         if len(classes) > 2 or not numeric:
             raise BadValue(
-                f"`positive` must name the positive class when labels are not two "
-                f"numbers, found {len(classes)} classes: {shown}."
+                f"`positive` must name the positive class, unless labels are two "
+                f"numbers, but there are {len(classes)} classes: {shown}."
             )
         positive = classes[-1]
     elif positive not in classes.tolist():
@@ -65,12 +66,12 @@ def binary(table: Table, positive: Any = None) -> Table:
 
 
 def number(text: str) -> float | str:
-    """The label as a number, if the text is one."""
+    """Return the text as a number if it is one, or else unchanged."""
     return float(text) if is_number(text) else text
 
 
 def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
-    """`per_class` rows of each class, drawn at random."""
+    """Return a table with `per_class` random rows of each class."""
     check.kind("table", table, Table, "such as load(name).train")
     check.integer("per_class", per_class, low=1)
     rng, chosen = generator(seed, "balanced"), []
@@ -78,7 +79,7 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
         rows = np.flatnonzero(table.label == label)
         if len(rows) < per_class:
             raise BadValue(
-                f"`per_class` must be at most {len(rows)}, the rows of class "
+                f"`per_class` must be at most {len(rows)}, the number of rows of class "
                 f"{label:g}, got {per_class}."
             )
         chosen.append(rng.permutation(rows)[:per_class])
@@ -87,9 +88,9 @@ def balanced(table: Table, *, per_class: int, seed: int = 0) -> Table:
 
 
 def load_a9a() -> Dataset:
-    """a9a: 123 binary features of census rows, +1 for an income above 50,000.
+    """Load a9a: census data with 123 binary features; +1 is an income above $50,000.
 
-    32,561 training rows and 16,281 test rows. They are part of the package.
+    It has 32,561 training rows and 16,281 test rows. The package contains them.
 
     Examples:
         >>> load_a9a().train.features.shape
@@ -108,7 +109,11 @@ def load_a9a() -> Dataset:
 
 
 def load_digits(positive: int | None = None) -> Dataset:
-    """Digits of 8 x 8 pixels from scikit-learn: 1,437 training and 360 test rows."""
+    """Load the digits of scikit-learn, 8 x 8 pixels: 1,437 training, 360 test images.
+
+    Args:
+        positive: the digit with label +1; all others get -1. None keeps labels 0 to 9.
+    """
     from sklearn.datasets import load_digits as digits
 
     pixels, label = digits(return_X_y=True)
@@ -122,12 +127,15 @@ def load_digits(positive: int | None = None) -> Dataset:
 def load_mnist(
     positive: int | None = None, directory: str | Path | None = None
 ) -> Dataset:
-    """MNIST: 60,000 training and 10,000 test images of 784 pixels in [0, 1].
+    """Load MNIST: 60,000 training and 10,000 test images of digits, 28 x 28 pixels.
+
+    Pixels are numbers in [0, 1].
 
     Args:
-        positive: the digit to tell from the rest. If None, labels stay 0 to 9.
-        directory: the folder of the IDX files, by default `SAGDA_DATA_DIR`. Without
-            either they are downloaded once, checked and cached.
+        positive: the digit with label +1; all others get -1. None keeps labels 0 to 9.
+        directory: the folder with the IDX files, by default the environment variable
+            `SAGDA_DATA_DIR`. Without a folder, the files are downloaded once, checked
+            and cached.
     """
     parts = {
         part: Table((pixels / np.float32(255)).reshape(-1, 784), label)
@@ -147,14 +155,16 @@ def load_file(
     features: int | None = None,
     categorical: Sequence[str] = (),
 ) -> Dataset:
-    """Your own file, read by its ending (see `sagda.data.readers`).
+    """Load your own file. Its ending tells the format: see `sagda.data.readers`.
 
     Args:
-        path: the file, or a folder with one file for every client.
-        label: the label column or array.
-        client: the column or array that says who holds a row; `qid` in LIBSVM.
+        path: the file, or a folder with one file per client.
+        label: the name of the label column or array.
+        client: the name of the column or array with the client of each row; `qid` in
+            LIBSVM.
         positive: the label of the positive class; see `binary`.
-        features: d, for a LIBSVM file whose last features may all be zero.
+        features: d, the number of features, for a LIBSVM file whose last features may
+            all be zero.
         categorical: numeric columns that are categories. Text columns always are.
     """
     path = Path(path)
@@ -171,7 +181,7 @@ def from_frame(
     positive: Any = None,
     categorical: Sequence[str] = (),
 ) -> Dataset:
-    """A pandas or polars frame as a data set; arguments as for files.
+    """Return a pandas or polars frame as a data set. Options are those of `load_file`.
 
     Examples:
         >>> import pandas
@@ -181,7 +191,7 @@ def from_frame(
     """
     if not hasattr(frame, "columns"):
         raise BadKind(
-            "`frame` must be a pandas or polars frame, got one of type "
+            "`frame` must be a pandas or polars frame, got an object of type "
             f"{type(frame).__name__}."
         )
     roles = Roles(label, client, categorical=tuple(categorical))
@@ -191,15 +201,16 @@ def from_frame(
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set with a name: its loader, and what a configuration takes by default.
+    """A built-in data set: its loader, and the defaults of a configuration.
 
     Args:
-        load: returns the `Dataset`. `sagda.load(name, ...)` takes its keywords. Flags
-            such as `--positive` reach it if it has a keyword of that name.
+        load: a function that returns the `Dataset`. Its keywords are the options of
+            `sagda.load(name, ...)`. A flag such as `--positive` is passed to it if it
+            has a keyword of that name.
         positive: the default positive class, for problems with two classes.
-        classes: the number of classes before labels are made binary.
-        rows: the default number of rows to draw, equally from all classes; None keeps
-            all rows.
+        classes: the number of classes before labels become -1 and +1.
+        rows: the default number of random rows to use, with the same number from each
+            class. None means all rows.
     """
 
     load: Callable[..., Dataset]
@@ -216,17 +227,19 @@ DATASETS: dict[str, DataSource] = {
 
 
 def load(name: str | Path, **options: Any) -> Dataset:
-    """The data set of that name, or the file or folder of that path.
+    """Load a built-in data set by name, or your own file or folder by path.
+
+    For a pandas or polars frame, use `sagda.from_frame`.
 
     Args:
-        name: a key of `DATASETS` (`sagda list` shows them), or a path. A pandas or
-            polars frame goes to `sagda.from_frame`.
-        options: what its loader takes. For `digits`: `positive`, the digit to tell from
-            the rest. For `mnist`: `positive`, and `directory` with the IDX files. For
-            `a9a`: nothing. For a file, or a folder with one file per client:
+        name: a key of `DATASETS` (`sagda list` shows them), or a path.
+        options: keyword arguments of the loader. `digits` and `mnist` take `positive`,
+            the digit with label +1. `mnist` also takes `directory`, the folder with the
+            IDX files. `a9a` takes no options. A file, or a folder with one file per
+            client, takes:
 
             - `label`: the label column (default "label"),
-            - `client`: the column that says who holds a row,
+            - `client`: the column with the client of each row,
             - `positive`: the label of the positive class,
             - `categorical`: names of numeric columns that are categories,
             - `features`: the number of features of a LIBSVM file.
@@ -238,8 +251,8 @@ def load(name: str | Path, **options: Any) -> Dataset:
     if not isinstance(name, str | Path):
         hint = "; use sagda.from_frame(frame)" if hasattr(name, "columns") else ""
         raise BadKind(
-            "`name` must be the name of a data set or the path of a file, got one of "
-            f"type {type(name).__name__}{hint}."
+            "`name` must be the name of a data set or the path of a file, got an "
+            f"object of type {type(name).__name__}{hint}."
         )
     is_path = isinstance(name, Path) or Path(name).suffix or Path(name).exists()
     loader = partial(load_file, name)

@@ -1,8 +1,8 @@
-"""Named columns become features: numbers as they are, categories one-hot.
+"""Encoding of named columns as features: numbers unchanged, categories one-hot.
 
-The values of a category are learned once and stored with the model. Every client and
-every later prediction needs the same features in the same places. Scaling of features
-is in `recipe.py`.
+The values of a category are learned once, from training data, and stored with the
+model. So every client and every later prediction has the same features in the same
+order. Scaling of features is in `recipe.py`.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,36 @@ import numpy as np
 from sagda.check import BadValue
 
 LARGEST = float(np.finfo(np.float32).max)
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # in lower case
 TRUTH = {"true": 1.0, "false": 0.0}
-SHOWN = 5  # values named in a message
-MOST = 1000  # values of a category, at most
+SHOWN = 5  # the number of values that a message lists
+MOST = 1000  # the largest number of values of a category
 
-Where = Callable[[int], str]  # the name of a row, such as `file.csv, line 7`
-Columns = dict[str, np.ndarray]  # by name: numbers, or objects such as texts
+# Returns the place of a row for a message, such as `file.csv, line 7`.
+Where = Callable[[int], str]
+Columns = dict[str, np.ndarray]  # by name: numbers, or objects such as strings
 
 
 class Column(NamedTuple):
-    """A column of a file: one feature, or one feature per value of a category."""
+    """A column of a file, which becomes one feature or one per value of a category."""
 
     name: str
-    values: tuple[str, ...] | None = None
+    values: tuple[str, ...] | None = None  # of a category; None for numbers
 
     @property
     def features(self) -> list[str]:
-        """The names of its features."""
+        """The names of the features of this column."""
         if self.values is None:
             return [self.name]
         return [f"{self.name}={value}" for value in self.values]
 
     def encoded(self, cells: np.ndarray, where: Where) -> np.ndarray:
-        """Its features, [rows, width]."""
+        """Return the features of this column, [rows, number of features].
+
+        Args:
+            cells: the values in the column.
+            where: gives the place of a row, for error messages.
+        """
         if self.values is None:
             return numbers(self.name, cells, where)[:, None]
         texts = as_texts(cells)
@@ -47,13 +53,14 @@ class Column(NamedTuple):
             known += ", …" if len(self.values) > SHOWN else ""
             raise BadValue(
                 f"{where(strange[0])}: column {self.name!r} must have one of the "
-                f"values that training saw ({known}), found {str(texts[strange[0]])!r}."
+                f"values in the training data ({known}), found "
+                f"{str(texts[strange[0]])!r}."
             )
         return one.astype(np.float32)
 
 
 class Encoding(NamedTuple):
-    """The columns that the features are made of, in order."""
+    """The columns from which all features are made, in order."""
 
     columns: tuple[Column, ...]
 
@@ -61,12 +68,18 @@ class Encoding(NamedTuple):
     def learned(
         cls, columns: Columns, where: Where, categorical: tuple[str, ...] = ()
     ) -> "Encoding":
-        """From training data: text columns and `categorical` ones are categories."""
+        """Return the encoding of training data.
+
+        Args:
+            columns: the columns of the features.
+            where: gives the place of a row, for error messages.
+            categorical: numeric columns that are categories. Text columns always are.
+        """
         for name in categorical:
             if name not in columns:
                 raise BadValue(
-                    f"`categorical` must name columns of features, no {name!r} among "
-                    f"{', '.join(columns)}."
+                    "`categorical` must name columns of features, which are "
+                    f"{', '.join(columns)}, got {name!r}."
                 )
         learned = []
         for name, cells in columns.items():
@@ -78,7 +91,7 @@ class Encoding(NamedTuple):
             if len(values) > MOST:
                 raise BadValue(
                     f"column {name!r} must have at most {MOST} different values to be "
-                    f"a category, found {len(values)}; leave it out."
+                    f"a category, found {len(values)}; remove the column."
                 )
             learned.append(Column(name, values))
         return cls(tuple(learned))
@@ -94,12 +107,12 @@ class Encoding(NamedTuple):
         return [feature for column in self.columns for feature in column.features]
 
     def features(self, columns: Columns, where: Where) -> np.ndarray:
-        """The features, [rows, d]; other columns are ignored."""
+        """Return the features, [rows, d]. Columns without a feature are ignored."""
         missing = [c.name for c in self.columns if c.name not in columns]
         if missing:
             raise BadValue(
-                f"{where(0).partition(',')[0]}: columns of the training data are "
-                f"missing: {', '.join(missing[:SHOWN])}."
+                f"{where(0).partition(',')[0]} must have all columns of the training "
+                f"data, but does not have {', '.join(missing[:SHOWN])}."
             )
         for column in self.columns:
             check_missing(column.name, columns[column.name], where)
@@ -116,7 +129,7 @@ class Encoding(NamedTuple):
 
 
 def as_texts(cells: np.ndarray) -> np.ndarray:
-    """Values as text; integers in float columns have no decimal point."""
+    """Return the values as strings. Whole numbers of floats get no decimal point."""
     if cells.dtype.kind == "f":
         whole = lambda value: np.isfinite(value) and value == int(value)
         return np.array([str(int(v) if whole(v) else v) for v in cells])
@@ -130,20 +143,20 @@ def is_missing(cell: Any) -> bool:
 
 
 def check_missing(name: str, cells: np.ndarray, where: Where) -> None:
-    """Raise if the column has missing values; the message names the first row."""
+    """Raise if the column has missing values. The message names the first such row."""
     if cells.dtype.kind in "fiub":
         missing = np.flatnonzero(np.isnan(cells))
     else:
         missing = np.flatnonzero(list(map(is_missing, cells.tolist())))
     if len(missing):
         raise BadValue(
-            f"{where(int(missing[0]))}: column {name!r} has {len(missing)} missing "
-            "values, the first one here; fill them in or remove the rows."
+            f"{where(int(missing[0]))}: column {name!r} must have no missing values, "
+            f"found {len(missing)} from this row on; fill them in or remove the rows."
         )
 
 
 def is_numeric(name: str, cells: np.ndarray, where: Where) -> bool:
-    """Whether all cells are numbers. A mix of numbers and texts raises an error."""
+    """Return whether all cells are numbers. Raise if only some of them are."""
     if cells.dtype.kind in "fiub":
         return True
     texts = [str(cell) for cell in cells.tolist()]
@@ -154,7 +167,7 @@ def is_numeric(name: str, cells: np.ndarray, where: Where) -> bool:
         first = fine.index(False)
         raise BadValue(
             f"{where(first)}: column {name!r} must be a number, found "
-            f"{texts[first]!r}; if it is a category, name it in `categorical`."
+            f"{texts[first]!r}; if the column is a category, name it in `categorical`."
         )
     return all(fine)
 
@@ -168,7 +181,7 @@ def is_number(text: str) -> bool:
 
 
 def numbers(name: str, cells: np.ndarray, where: Where) -> np.ndarray:
-    """The cells as floats that are finite in single precision."""
+    """Return the cells as float64. Raise unless they are finite in single precision."""
     if cells.dtype.kind not in "fiub":
         if not is_numeric(name, cells, where):
             raise BadValue(

@@ -1,7 +1,7 @@
-"""`Table` and `Federation`: rows of data, and which client holds which of them.
+"""`Table` and `Federation`: rows of data, and which client has which rows.
 
-Both are on the host and describe data only. How rows reach a device is decided in
-`sagda.simulator.setup`.
+Both are NumPy arrays in the memory of the host. `sagda.simulator.setup` copies rows to
+devices. `sagda.federation` is another thing: the network of real sites.
 """
 
 import hashlib
@@ -14,46 +14,57 @@ from sagda import check
 from sagda.check import BadKind, BadValue
 from sagda.core import PyTree
 
-BLOCK = 2**20  # rows that are checked together
+BLOCK = 2**20  # the number of rows that are checked at a time, to save memory
 
 
 class Table(NamedTuple):
-    """Rows of a classification problem, as columns."""
+    """The rows of a classification data set, stored as columns.
+
+    All columns have the rows on axis 0. Columns that are not needed are None.
+    """
 
     features: Any  # [rows, d]
-    label: Any  # [rows]; -1 and +1, or class numbers before `binary`
-    origin: Any = None  # [rows], the class before `binary`
-    client: Any = None  # [rows], the name of the row's client, if the data have it
-    position: Any = None  # [rows], the number of the row within its client
-    owner: Any = None  # [rows], the number of its client, for losses that need it
+    label: Any  # [rows]: -1 and +1, or any classes before `datasets.binary`
+    origin: Any = None  # [rows]: the class before `datasets.binary`
+    client: Any = None  # [rows]: the name of the client, if the file has such a column
+    position: Any = None  # [rows]: the number of the row within its client, from 0
+    owner: Any = None  # [rows]: the number of the client, only for losses that use it
 
 
 class Federation(NamedTuple):
-    """A table sorted by client: client i holds `size[i]` rows from `start[i]` on."""
+    """A table sorted by client: client i has `size[i]` rows, starting at `start[i]`."""
 
-    data: Any  # columns [rows used, ...], sorted by client
-    order: np.ndarray  # [rows used], each row's number in the original table
-    start: np.ndarray  # [clients]
-    size: np.ndarray  # [clients]
-    names: np.ndarray | None = None  # [clients], if the data name them
-    spare: int = 0  # padding rows at the end, without weight
-    room: int = 0  # rows that programs allow for the largest client, if more
+    data: Any  # a `Table` or another pytree of columns, sorted by client
+    order: np.ndarray  # [rows]: the number of each row in the table before sorting
+    start: np.ndarray  # [clients]: the first row of each client
+    size: np.ndarray  # [clients]: the number of rows of each client
+    names: np.ndarray | None = None  # [clients], if the data have names of clients
+    spare: int = 0  # the number of padding rows at the end, which have weight 0
+    room: int = 0  # the number of rows of the largest client after padding
 
     @classmethod
     def of(cls, table: PyTree, order: np.ndarray, size: np.ndarray) -> "Federation":
-        """Client i takes the next `size[i]` rows of `table`, in the given order."""
+        """Return the federation whose client i has the next `size[i]` rows of `order`.
+
+        Args:
+            table: the rows, as a `Table` or another pytree of columns.
+            order: the numbers of the rows to use, those of client 0 first.
+            size: the number of rows of each client.
+        """
         order, size = np.asarray(order, np.int64), np.asarray(size, np.int64)
         if len(size) == 0 or size.min() < 1:
-            raise BadValue("every client must hold at least one row.")
+            raise BadValue("every client must have at least one row.")
         if len(order) != size.sum():
             raise BadValue(
-                f"client sizes add up to {size.sum()}, but {len(order)} rows are given."
+                f"client sizes must add up to the number of rows, {len(order)}, got "
+                f"{size.sum()}."
             )
         rows = len(jax.tree.leaves(table)[0])
-        # Rows in order are not copied: memory-mapped files stay on disk.
+        # If rows are sorted already, they are not copied. A memory-mapped file then
+        # stays on disk.
         in_order = len(order) == rows and np.array_equal(order, np.arange(rows))
         if not in_order and len(np.unique(order)) != len(order):
-            raise BadValue("a row may belong to one client only.")
+            raise BadValue("each row must belong to at most one client.")
         start = np.cumsum(size) - size
         if isinstance(table, Table):
             table = checked_table(table)
@@ -66,33 +77,46 @@ class Federation(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """M."""
+        """M, the number of clients."""
         return len(self.size)
 
     @property
     def width(self) -> int:
-        """d, the features of a row."""
+        """d, the number of features of a row."""
         return self.data.features.shape[1]
 
     @property
     def owner(self) -> np.ndarray:
-        """[rows used], the client of each row. Padding rows count as the last one's."""
+        """The number of the client of each row, [rows].
+
+        Padding rows get the number of the last client.
+        """
         owner = np.repeat(np.arange(self.clients), self.size)
         return np.pad(owner, (0, self.spare), mode="edge")
 
     @property
     def weight(self) -> np.ndarray:
-        """[rows used], 1 / (M n_i): `weight @ values` is a mean of client means."""
+        """The weight of each row, [rows]: 1 / (M n_i) for a client with n_i rows.
+
+        For values per row, `weight @ values` is the mean over clients of client means.
+        """
         weight = np.repeat(1 / (self.clients * self.size), self.size)
         return np.pad(weight, (0, self.spare))
 
     @property
     def widest(self) -> int:
-        """The rows of the largest client, or `room` if that is more."""
+        """The number of rows of the largest client, or `room` if `room` is larger."""
         return max(int(self.size.max()), self.room)
 
     def padded(self, rows: int, widest: int) -> "Federation":
-        """The federation with padding rows, so that similar ones share programs."""
+        """Return the federation with padding rows.
+
+        Federations of slightly different sizes can then share a compiled program.
+
+        Args:
+            rows: the number of rows after padding.
+            widest: the number of rows of the largest client after padding.
+        """
         more = rows - len(self.order)
         pad = lambda column: np.concatenate([column, np.repeat(column[:1], more, 0)])
         return self._replace(
@@ -101,7 +125,7 @@ class Federation(NamedTuple):
 
     @property
     def content(self) -> str:
-        """SHA-256 of every client's rows, in order: identifies the data."""
+        """SHA-256 of the rows of all clients, in order. It identifies the data."""
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         for column in jax.tree.leaves(self.data):
             digest.update(f"{column.dtype.str} {column.shape}".encode())
@@ -110,23 +134,26 @@ class Federation(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """Identifies the split: equal hashes mean that clients hold the same rows."""
+        """A hash of the split. Equal hashes mean that clients have the same rows."""
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         digest.update(self.order.astype("<i8").tobytes())
         return digest.hexdigest()[:16]
 
 
 class Facts(NamedTuple):
-    """What problems need to know about the data: four numbers clients can agree on."""
+    """Four numbers about a federation, from which a problem is built without the rows.
 
-    clients: int  # M
-    width: int  # d, the features of a row
-    rows: int  # of the largest client
-    tau: float  # the share of positives, a mean over clients
+    The sites of a real federation agree on them: no site sees the rows of others.
+    """
+
+    clients: int  # M, the number of clients
+    width: int  # d, the number of features of a row
+    rows: int  # the number of rows of the largest client
+    tau: float  # the share of positive rows, a mean over clients
 
     @classmethod
     def of(cls, data: "Federation | Facts") -> "Facts":
-        """Count them in a federation of labelled rows. Facts are returned unchanged."""
+        """Return the facts about a federation of labelled rows, or given facts."""
         if isinstance(data, Facts):
             return data
         tau = share_of_positives(data)
@@ -134,9 +161,11 @@ class Facts(NamedTuple):
 
 
 def checked_table(table: Table, place: str = "") -> Table:
-    """The table with columns of one length and finite numbers, or an error.
+    """Return the table. Raise unless shapes fit together and numbers are finite.
 
-    The message starts with `place`, such as `file.npz: `.
+    Args:
+        table: the table.
+        place: the start of an error message, such as `file.npz: `.
     """
     table = Table(*(None if c is None else np.asanyarray(c) for c in table))
     features = table.features
@@ -150,20 +179,22 @@ def checked_table(table: Table, place: str = "") -> Table:
             continue
         if column.shape != features.shape[:1]:
             raise BadValue(
-                f"{place}`{name}` must have shape ({len(features)},) as `features` "
-                f"has rows, found {column.shape}."
+                f"{place}`{name}` must have shape ({len(features)},), one entry per "
+                f"row of `features`, found {column.shape}."
             )
     for name, column in (("features", features), ("label", table.label[:, None])):
         row = first_not_finite(column)
         if row is not None:
             raise BadValue(
-                f"{place}`{name}` must be finite in {column.dtype}, row {row} is not."
+                f"{place}`{name}` must be finite in {column.dtype}, but row {row} is "
+                "not."
             )
     return table
 
 
 def first_not_finite(columns: np.ndarray) -> int | None:
-    """The first row with a value that is not finite, or None; only floats can be so."""
+    """Return the number of the first row with NaN or infinity, or None."""
+    # Only floats can be NaN or infinite: other types skip the loop.
     for first in range(0, len(columns) * (columns.dtype.kind == "f"), BLOCK):
         finite = np.isfinite(columns[first : first + BLOCK]).all(axis=1)
         if not finite.all():
@@ -176,24 +207,27 @@ def check_rows(federation: Federation) -> None:
     check.kind("federation", federation, Federation, "such as sagda.partition(table)")
     if not isinstance(federation.data, Table):
         raise BadKind(
-            "this problem needs a federation of labelled rows, got one of "
+            "`federation` must have a Table of labelled rows for this problem, got "
             f"{type(federation.data).__name__}; use sagda.partition(table)."
         )
 
 
 def share_of_positives(federation: Federation) -> float:
-    """tau, a mean over clients. Raises unless labels are -1 and +1, both present."""
+    """Return tau, the share of positive rows, as a mean over clients.
+
+    Raise unless labels are -1 and +1 and both occur.
+    """
     check_rows(federation)
     label = federation.data.label
     classes = np.unique(label)
     if classes.dtype.kind not in "fiu" or not np.isin(classes, (-1, 1)).all():
         raise BadValue(
             f"labels must be -1 and +1, found {len(classes)} classes from {classes[0]} "
-            f"to {classes[-1]}; sagda.binary(table, positive=...) makes them so."
+            f"to {classes[-1]}; use sagda.binary(table, positive=...)."
         )
     if len(classes) < 2:
         raise BadValue(
-            f"labels must be of both classes, found only {classes[0]:+g}; check the "
+            f"labels must have both classes, found only {classes[0]:+g}; check the "
             "label column or the partition."
         )
     return float(federation.weight @ (label > 0))

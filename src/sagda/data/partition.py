@@ -1,7 +1,8 @@
-"""Partitions: splits of a table over clients. Every row is used at most once.
+"""Partitions: ways to split a table over clients. Every row is used at most once.
 
-A new partition is one function and one line in `PARTITIONS`. Its keywords are what
-`sagda.partition` and the command take.
+To add a partition, write one function and one line in `PARTITIONS`. The keywords of the
+function are the options of `sagda.partition` and of the command. Data that are already
+split into one file per client need `by_column`; see also `readers.py`.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,10 @@ from sagda.keys import generator
 
 
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:
-    """Integers that add up to `total`, nearest to `shares` (largest remainders)."""
+    """Return integers in proportion to `shares` that add up to `total`.
+
+    Rounding uses the method of largest remainders.
+    """
     quota = total * shares / shares.sum()
     counts = np.floor(quota).astype(int)
     by_remainder = np.argsort(counts - quota, kind="stable")
@@ -24,22 +28,22 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def asked(table: Table, clients: int, samples: int | None) -> int:
-    """The number of rows a partition uses, after checking that they exist."""
+    """Return the number of rows that a partition uses. Raise if there are fewer."""
     rows = len(table.label)
-    check.integer("clients", clients, low=1, high=rows, what=", the rows of the table")
+    check.integer("clients", clients, low=1, high=rows, what=", the number of rows")
     if samples is None:
         return rows
     check.integer("samples", samples, low=1)
     if clients * samples > rows:
         raise BadValue(
-            f"`clients` x `samples` must be at most the {rows} rows there are, got "
+            f"`clients` x `samples` must be at most {rows}, the number of rows, got "
             f"{clients} x {samples} = {clients * samples}; lower one of them."
         )
     return clients * samples
 
 
 def parted(table: Table, parts: list[np.ndarray]) -> Federation:
-    """The federation whose client i holds the rows with the numbers `parts[i]`."""
+    """Return the federation whose client i has the rows with numbers `parts[i]`."""
     size = np.array([len(part) for part in parts])
     return Federation.of(table, np.concatenate(parts), size)
 
@@ -47,7 +51,7 @@ def parted(table: Table, parts: list[np.ndarray]) -> Federation:
 def iid(
     table: Table, *, clients: int, samples: int | None = None, seed: int = 0
 ) -> Federation:
-    """Rows at random: `samples` for each client, or all in equal parts."""
+    """Split rows at random: `samples` rows per client, or all rows in equal parts."""
     used = asked(table, clients, samples)
     order = generator(seed, "split").permutation(len(table.label))[:used]
     return parted(table, np.array_split(order, clients))
@@ -56,20 +60,22 @@ def iid(
 def by_label(
     table: Table, *, clients: int, samples: int | None = None, seed: int = 0
 ) -> Federation:
-    """The paper's split: sorted by label and cut, so that every client has one class.
+    """Split rows by label, so that every client has one class, as in the paper.
 
-    Each class gets clients in proportion to its rows. Rows are drawn at random within
-    a class. If labels were made binary, they are then sorted by their original class.
+    The number of clients of a class is proportional to its number of rows. The rows of
+    a client are drawn at random from its class. If labels were made binary, the rows of
+    a class are sorted by their original class before they are divided among clients.
     """
     asked(table, clients, samples)
     classes, counts = np.unique(table.label, return_counts=True)
     if clients < len(classes):
         raise BadValue(
-            f"`clients` must be at least the {len(classes)} classes for one class per "
-            f"client, got {clients}."
+            f"`clients` must be at least {len(classes)}, the number of classes, so "
+            f"that each client has one class, got {clients}."
         )
     holders = np.maximum(apportion(clients, counts), 1)
-    # A rare class got one client more than its share; others give one back.
+    # The maximum with 1 may have added clients for rare classes. Take clients away from
+    # the classes that have most above their share.
     while holders.sum() > clients:
         surplus = holders - clients * counts / counts.sum()
         holders[np.argmax(np.where(holders > 1, surplus, -np.inf))] -= 1
@@ -78,8 +84,8 @@ def by_label(
         wanted = rows if samples is None else share * samples
         if wanted > rows:
             raise BadValue(
-                f"`samples` must be at most {rows // share}: class {label:g} has "
-                f"{rows} rows for {share} clients, got {samples}."
+                f"`samples` must be at most {rows // share}, because class {label:g} "
+                f"has {rows} rows for {share} clients, got {samples}."
             )
         chosen = rng.permutation(np.flatnonzero(table.label == label))[:wanted]
         if table.origin is not None:
@@ -96,14 +102,15 @@ def dirichlet(
     alpha: float = 0.3,
     seed: int = 0,
 ) -> Federation:
-    """Label skew by a Dirichlet distribution; a smaller `alpha` means more skew.
+    """Split rows with label skew by a Dirichlet distribution. Small `alpha`: more skew.
 
-    With `samples`, all clients have that many rows. For each client a mix of classes is
-    drawn: Dirichlet around the overall mix, with weight `alpha` times the number of
-    classes. A class without rows left drops out of the mix.
+    With `samples`, every client has `samples` rows. The shares of the classes at each
+    client are drawn from a Dirichlet distribution around the overall shares. Its
+    concentration is `alpha` times the number of classes. When a class has no rows left,
+    clients draw from the other classes.
 
-    Without `samples`, all rows are used and sizes differ. Each class is divided among
-    the clients by one Dirichlet(`alpha`) draw.
+    Without `samples`, all rows are used and clients have different sizes. The shares of
+    the clients in each class are one draw from Dirichlet(`alpha`).
     """
     check.positive("alpha", alpha)
     asked(table, clients, samples)
@@ -113,12 +120,12 @@ def dirichlet(
     if samples is None:
         return _divide_classes(table, pools, clients, alpha, rng)
 
-    left, order = counts.copy(), []  # rows of each class that no client has yet
+    left, order = counts.copy(), []  # left: rows of each class that no client has yet
     mixes = rng.dirichlet(alpha * len(classes) * counts / counts.sum(), size=clients)
     for mix in mixes:
         taken = np.zeros(len(classes), int)
         while (short := samples - taken.sum()) > 0:
-            # The floor matters if all classes of a mix have run out.
+            # 1e-12 avoids a division by zero if all classes in the mix have run out.
             open_mix = np.where(left > taken, mix + 1e-12, 0)
             wish = rng.multinomial(short, open_mix / open_mix.sum())
             taken = np.minimum(taken + wish, left)
@@ -144,8 +151,8 @@ def _divide_classes(
         if min(map(len, rows)) > 0:
             return parted(table, rows)
     raise BadValue(
-        f"`alpha` = {alpha:g} leaves some of the {clients} clients without rows; raise "
-        "it, lower `clients`, or give `samples`."
+        f"`alpha` must be large enough that all {clients} clients get rows, got "
+        f"{alpha:g}; raise `alpha`, lower `clients`, or give `samples`."
     )
 
 
@@ -157,10 +164,10 @@ def quantity(
     alpha: float = 1.0,
     seed: int = 0,
 ) -> Federation:
-    """Clients of unequal size with the same mix of classes.
+    """Split rows at random into clients of different sizes.
 
-    Sizes come from one Dirichlet(`alpha`) draw, at least 1. `samples` is the mean size;
-    without it all rows are used.
+    The sizes are at least 1, and proportional to one draw from Dirichlet(`alpha`).
+    `samples` is the mean size. Without `samples`, all rows are used.
     """
     check.positive("alpha", alpha)
     used = asked(table, clients, samples)
@@ -177,30 +184,31 @@ def by_column(
     samples: int | None = None,
     seed: int = 0,
 ) -> Federation:
-    """The clients named in the data, in the order of their names.
+    """Split rows by the client column of the data, in the order of the names.
 
-    Each client gets all of its rows, or `samples` of them drawn at random.
+    Each client gets all of its rows, or `samples` random ones.
     """
     if table.client is None:
         raise BadValue(
-            "partition `by-column` needs a client column; name it when you load the "
-            "file, as in `sagda.load(path, client='site')`."
+            "`table` must have a client column for partition by-column, got none; name "
+            "the column when you load the file, as in "
+            "`sagda.load(path, client='site')`."
         )
     names, owner, counts = np.unique(
         table.client, return_inverse=True, return_counts=True
     )
     if clients is not None and clients != len(names):
         raise BadValue(
-            f"`clients` must be left out or be {len(names)}, the clients in the data, "
-            f"got {clients}."
+            f"`clients` must be left out or be {len(names)}, the number of clients in "
+            f"the data, got {clients}."
         )
     rows = [np.flatnonzero(owner == i) for i in range(len(names))]
     if samples is not None:
         check.integer("samples", samples, low=1)
         if samples > counts.min():
             raise BadValue(
-                f"`samples` must be at most {counts.min()}, the rows of client "
-                f"{names[counts.argmin()]}, got {samples}."
+                f"`samples` must be at most {counts.min()}, the number of rows of "
+                f"client {names[counts.argmin()]}, got {samples}."
             )
         rng = generator(seed, "split")
         rows = [np.sort(rng.permutation(part)[:samples]) for part in rows]
@@ -217,7 +225,7 @@ PARTITIONS: dict[str, Callable[..., Federation]] = {
 
 
 def partition(table: Table, scheme: str = "by-label", **options) -> Federation:
-    """Split `table` over clients by the named scheme.
+    """Split `table` over clients. `scheme` is a key of `PARTITIONS`.
 
     Examples:
         >>> from sagda.data.datasets import load_digits

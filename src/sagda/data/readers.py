@@ -1,17 +1,17 @@
-"""Reads files by their ending; an error in a file is reported with its line.
+"""Readers of data files, chosen by the ending. Errors name the line of the file.
 
-It reads files with named columns itself: CSV, Parquet, frames and folders of clients.
-Files of plain arrays are in `array_files.py`. What columns mean is in `encoding.py`.
+This module reads named columns: CSV, Parquet, frames, and folders of clients. Readers
+of files without column names are in `array_files.py`. Categories are in `encoding.py`.
 
 | ending                                | format |
 |---------------------------------------|--------|
-| `.csv`, `.parquet`                    | named columns of numbers and categories; any may be the label or the client |
-| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, optionally, `client` |
-| a folder of those                     | one file, or one folder of files, for every client; its name is the client's |
-| a folder of columns                   | `features.npy`, `label.npy` and, optionally, `client.npy`, mapped into memory: rows sorted by client stay on disk until they are used |
-| `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, indices from 1, `qid:number` for the client |
+| `.csv`, `.parquet`                    | named columns of numbers and categories; any column can be the label or the client |
+| a folder of `.csv` or `.parquet` files | one file or one folder of files per client; its name is the name of the client |
+| `.npz`                                | NumPy arrays `features` [rows, d], `label` [rows] and, optionally, `client` [rows] |
+| a folder with `features.npy`          | also `label.npy` and, optionally, `client.npy`, mapped into memory: rows sorted by client stay on disk until they are used |
+| `.libsvm`, `.svm`, `.svmlight`, `.t`, none | `label index:value ...`, with indices from 1 and `qid:number` for the client |
 
-LIBSVM files may be packed (`.bz2`, `.gz`).
+LIBSVM files may be compressed (`.bz2`, `.gz`).
 """  # noqa: E501 - the table reads better unbroken
 
 import csv
@@ -35,23 +35,24 @@ from sagda.data.encoding import (
 )
 from sagda.data.federation import Table
 
-CLIENT = "client"  # the column added for a folder of files
+CLIENT = "client"  # the name of the column that is added for a folder of clients
 ENDINGS = (".csv", ".parquet")
-CELLS = 2**16  # of a CSV file that become numbers together
+CELLS = 2**16  # the number of cells of a CSV file that are converted at a time
 LIBSVM = (".libsvm", ".svm", ".svmlight", ".t", "")
 
 
 class Roles(NamedTuple):
-    """What the columns of a file are for. Columns without a role here are features.
+    """The roles of the columns of a file. Columns without a role are features.
 
     Args:
-        label: the column of labels; None if a prediction needs none.
-        client: the column of clients, if any.
+        label: the name of the label column; None for a prediction without labels.
+        client: the name of the client column, if any.
         categorical: numeric columns that are categories.
-        encoding: makes the same features as for an earlier table.
-        numeric: refuse text columns. Sites need this: they do not see each other's
-            rows, so they cannot agree on the values of a category.
-        unused: a column that is not a feature, if the file has it.
+        encoding: the encoding of the training data, for later rows. None learns a new
+            encoding from the file.
+        numeric: refuse text columns. Sites of a federation set it: no site sees the
+            rows of others, so sites cannot agree on the values of a category.
+        unused: a column that is ignored, if the file has it.
     """
 
     label: str | None
@@ -65,12 +66,13 @@ class Roles(NamedTuple):
 def read_encoded(
     path: Path, roles: Roles, features: int | None = None
 ) -> tuple[Table, Encoding | None]:
-    """The table, and the encoding of its columns if they have names.
+    """Read a file or folder. Return the table, and the encoding of named columns.
 
     Args:
         path: the file or folder.
-        roles: what its columns are for.
-        features: d, for a LIBSVM file whose last features may all be zero.
+        roles: the roles of its columns.
+        features: d, the number of features, for a LIBSVM file whose last features may
+            all be zero.
     """
     if not path.exists():
         raise BadValue(f"data file {path} does not exist.")
@@ -85,7 +87,7 @@ def read_encoded(
         return table_from(read_source(path, texts), roles)
     if roles.categorical or roles.encoding:
         raise BadValue(
-            f"{path} must be a CSV or Parquet file, whose columns have names."
+            f"{path} must be a CSV or Parquet file, because columns need names here."
         )
     if path.is_dir():
         return read_folder(path, roles.label, roles.client), None
@@ -95,15 +97,15 @@ def read_encoded(
         return read_libsvm(path, roles.client, features), None
     raise BadValue(
         f"data file {path} must end in .csv, .parquet, .npz or .libsvm (or .svm, "
-        ".svmlight, .t, packed or not) to show its format."
+        ".svmlight, .t, also with .gz or .bz2); rename the file."
     )
 
 
 class Source(NamedTuple):
-    """Columns as they were read, and a function that names a row in messages."""
+    """The columns of a file before encoding."""
 
     columns: Columns
-    where: Where
+    where: Where  # gives the place of a row, for error messages
 
     @property
     def rows(self) -> int:
@@ -111,11 +113,11 @@ class Source(NamedTuple):
 
 
 def read_source(path: Path, texts: Collection[str] = ()) -> Source:
-    """A CSV or Parquet file, or a folder with one of them for every client.
+    """Read the columns of a CSV or Parquet file, or of a folder of clients.
 
     Args:
         path: the file or folder.
-        texts: columns whose cells must stay as they are written, such as categories.
+        texts: columns whose cells must stay strings, such as categories.
     """
     if path.is_dir():
         return read_clients(path, texts)
@@ -129,20 +131,27 @@ def read_source(path: Path, texts: Collection[str] = ()) -> Source:
 
 
 def read_csv(lines: Any, path: Path, texts: Collection[str]) -> Source:
-    """The columns of a CSV reader: numbers as float64, all others as texts.
+    """Read the columns of a CSV file: numbers as float64, all others as strings.
 
-    Cells become numbers block by block, so that a wide file never lies in memory as
-    Python strings, which take eight times as much.
+    Cells are converted block by block. A whole file of Python strings would take eight
+    times as much memory.
+
+    Args:
+        lines: the CSV reader.
+        path: the file, for error messages.
+        texts: columns whose cells must stay strings.
     """
     rows = rows_of(lines, path)
     header = [name.strip() for name in next(rows, [])]
     if not header:
-        raise BadValue(f"{path} must hold a header and at least one row, is empty.")
+        raise BadValue(f"{path} must have a header and at least one row, got no line.")
     twice = [name for name in header if header.count(name) > 1]
     if twice:
-        raise BadValue(f"{path}, line 1: column {twice[0]!r} appears twice.")
+        raise BadValue(
+            f"{path}, line 1: column names must be different, found {twice[0]!r} twice."
+        )
     parts: dict[str, list[np.ndarray]] = {name: [] for name in header}
-    line = array("q")  # the line of each row, for messages
+    line = array("q")  # the line number of each row, for error messages
 
     def convert(block: list[list[str]]) -> None:
         for name, cells in zip(header, zip(*block, strict=True), strict=True):
@@ -161,16 +170,17 @@ def read_csv(lines: Any, path: Path, texts: Collection[str]) -> Source:
             convert(block)
             block = []
     if not line:
-        raise BadValue(f"{path} must hold a header and at least one row of features.")
+        raise BadValue(f"{path} must have a header and at least one row of features.")
     if block:
         convert(block)
-    # A column with texts in some blocks only becomes objects: numbers and strings.
+    # If only some blocks of a column have texts, the column holds objects: numbers from
+    # some blocks, strings from others. `is_numeric` refuses such a mix.
     columns = {name: np.concatenate(parts.pop(name)) for name in header}
     return Source(columns, lambda i: f"{path}, line {line[i]}")
 
 
 def parsed(cells: Sequence[str], *, as_text: bool) -> np.ndarray:
-    """The cells as float64 if all are numbers, else as objects."""
+    """Return the cells as float64 if all are numbers, or else as strings."""
     if not as_text:
         try:
             return np.array(list(map(float, cells)))
@@ -180,12 +190,12 @@ def parsed(cells: Sequence[str], *, as_text: bool) -> np.ndarray:
 
 
 def rows_of(lines: Any, path: Path) -> Iterator[list[str]]:
-    """The rows of a CSV reader; an error names the line."""
+    """Yield the rows of a CSV reader. An error names the line."""
     try:
         yield from lines
     except csv.Error as error:
         raise BadValue(
-            f"{path}, line {lines.line_num}: {error}; is a quote left open?"
+            f"{path}, line {lines.line_num}: {error}; check for an open quote."
         ) from None
 
 
@@ -194,7 +204,8 @@ def read_parquet(path: Path) -> Source:
         import duckdb
     except ImportError:
         raise BadValue(
-            f"{path}: Parquet needs the extra `parquet`: pip install 'sagda[parquet]'."
+            f"{path} needs duckdb, which is not installed; run "
+            "pip install 'sagda[parquet]'."
         ) from None
     try:
         arrays = duckdb.read_parquet(str(path)).fetchnumpy()
@@ -205,13 +216,13 @@ def read_parquet(path: Path) -> Source:
 
 
 def read_frame(frame: Any) -> Source:
-    """The columns of a pandas or polars frame."""
+    """Return the columns of a pandas or polars frame."""
     columns = {str(name): plain(frame[name].to_numpy()) for name in frame.columns}
     return checked(Source(columns, lambda i: f"the frame, row {i}"), "the frame")
 
 
 def plain(column: Any) -> np.ndarray:
-    """Numbers, or objects; masked values are None."""
+    """Return a column as an array of numbers or objects. Masked values become None."""
     if isinstance(column, np.ma.MaskedArray):
         if not column.mask.any():
             return column.data
@@ -224,17 +235,17 @@ def plain(column: Any) -> np.ndarray:
 
 def checked(source: Source, name: str) -> Source:
     if not source.columns or not source.rows:
-        raise BadValue(f"{name} must hold at least one row, is empty.")
+        raise BadValue(f"{name} must have at least one row, got none.")
     return source
 
 
 def is_clients(path: Path) -> bool:
-    """Whether the path is a folder with a file, or a folder of files, per client."""
+    """Return whether `path` is a folder with one file or one folder per client."""
     return path.is_dir() and not (path / "features.npy").exists()
 
 
 def read_clients(path: Path, texts: Collection[str]) -> Source:
-    """The files of a folder as one source, with the client of each row in a column."""
+    """Read all files of a folder of clients, and add a column of client names."""
     files = []
     for entry in sorted(path.iterdir()):
         if entry.is_dir():
@@ -244,8 +255,8 @@ def read_clients(path: Path, texts: Collection[str]) -> Source:
             files.append((entry.stem, entry))
     if not files:
         raise BadValue(
-            f"data folder {path} must hold features.npy, or a .csv or .parquet file "
-            "for every client, has neither."
+            f"data folder {path} must contain features.npy, or a .csv or .parquet file "
+            "for every client, got neither."
         )
     parts = [(name, file, read_source(file, texts)) for name, file in files]
     names = list(parts[0][2].columns)
@@ -272,20 +283,20 @@ def read_clients(path: Path, texts: Collection[str]) -> Source:
 
 
 def table_from(source: Source, roles: Roles) -> tuple[Table, Encoding]:
-    """The columns as a table, and their encoding."""
+    """Return the columns as a table, and the encoding of its features."""
     label, client, encoding = roles.label, roles.client, roles.encoding
     for wanted in filter(None, (label, client)):
         if wanted not in source.columns:
             raise BadValue(
-                f"{source.where(0).partition(',')[0]}, line 1: no column {wanted!r} "
-                f"among {', '.join(source.columns)}."
+                f"{source.where(0).partition(',')[0]} must have a column {wanted!r}, "
+                f"found {', '.join(source.columns)}."
             )
     special = label, client, roles.unused
     others = {k: v for k, v in source.columns.items() if k not in special}
     if encoding is None:
         if not others:
             raise BadValue(
-                f"{source.where(0).partition(',')[0]} must hold a header and at least "
+                f"{source.where(0).partition(',')[0]} must have a header and at least "
                 "one row of features."
             )
         if roles.numeric:
@@ -305,7 +316,7 @@ def table_from(source: Source, roles: Roles) -> tuple[Table, Encoding]:
 
 
 def label_values(name: str, source: Source) -> np.ndarray:
-    """The labels as numbers if all of them are, else as texts."""
+    """Return the labels as numbers if all are numbers, or else as strings."""
     cells = source.columns[name]
     check_missing(name, cells, source.where)
     if cells.dtype.kind not in "fiub":

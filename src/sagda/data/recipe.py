@@ -1,7 +1,8 @@
-"""`Recipe`: how a model's features are made from a file's columns, with their scaling.
+"""`Recipe`: the steps from the columns of a file to the input of a model.
 
-It is stored next to a trained model, so that a prediction treats new rows as training
-did. Scaling comes from sums that clients add up: no row leaves its client.
+A recipe has an encoding and a scaling. It is stored with a trained model, so that new
+rows are prepared like the training data. The scaling is computed from sums over
+clients, so no row leaves its client. Categories are in `encoding.py`.
 """
 
 from collections.abc import Iterable
@@ -18,11 +19,11 @@ from sagda.data.readers import Roles, read_encoded, read_frame, table_from
 
 
 class FeatureMoments(NamedTuple):
-    """Count, mean and squared deviations of one client's rows, or of several."""
+    """The first two moments of the features, for the rows of one or more clients."""
 
-    rows: int
+    rows: int  # the number of rows
     mean: np.ndarray  # [d]
-    squares: np.ndarray  # [d], sums of squared distances from the mean
+    squares: np.ndarray  # [d]: sums of squared differences from the mean
 
     @classmethod
     def of(cls, features: np.ndarray) -> "FeatureMoments":
@@ -31,7 +32,10 @@ class FeatureMoments(NamedTuple):
         return cls(len(wide), mean, ((wide - mean) ** 2).sum(axis=0))
 
     def plus(self, other: "FeatureMoments") -> "FeatureMoments":
-        """The moments of both sets of rows, without the cancellation of plain sums."""
+        """Return the moments of both sets of rows together.
+
+        Plain sums of squares would lose digits by cancellation.
+        """
         rows = self.rows + other.rows
         difference = other.mean - self.mean
         mean = self.mean + difference * other.rows / rows
@@ -40,23 +44,26 @@ class FeatureMoments(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """Features as the model gets them: (features - mean) / scale."""
+    """A scaling of features: the model receives (features - mean) / scale."""
 
-    mean: np.ndarray
-    scale: np.ndarray
+    mean: np.ndarray  # [d]
+    scale: np.ndarray  # [d]
 
     @classmethod
     def from_clients(cls, parts: Iterable[FeatureMoments]) -> "Scaling":
-        """Scale features to mean zero and deviation one; constant ones become zero."""
+        """Return the scaling to mean 0 and standard deviation 1 over all rows.
+
+        Constant features become 0.
+        """
         total = reduce(FeatureMoments.plus, parts)
         deviation = np.sqrt(total.squares / total.rows)
-        # A constant column has a deviation too, of rounding errors.
+        # Rounding errors give even a constant column a small deviation.
         tiny = 1e-7 * np.maximum(np.abs(total.mean), 1e-30)
         return cls(total.mean, np.where(deviation > tiny, deviation, 1.0))
 
     @classmethod
     def of(cls, federation: Federation) -> "Scaling":
-        """The scaling from the moments of every client."""
+        """Return the scaling for the rows of all clients of a federation."""
         features = federation.data.features
         each = zip(federation.start, federation.size, strict=True)
         return cls.from_clients(FeatureMoments.of(features[a : a + n]) for a, n in each)
@@ -70,14 +77,14 @@ class Scaling(NamedTuple):
 
 
 def scaled(table: Table, scaling: Scaling) -> Table:
-    """The table with scaled features in single precision."""
+    """Return the table with scaled features, in single precision."""
     return table._replace(features=scaling(table.features).astype(np.float32))
 
 
 class Recipe(NamedTuple):
-    """From columns to features, and from features to the model's input."""
+    """The encoding of columns as features, and the scaling of features."""
 
-    encoding: Encoding | None  # None: features have no names
+    encoding: Encoding | None  # None if the features have no names
     scaling: Scaling
 
     @property
@@ -91,7 +98,14 @@ class Recipe(NamedTuple):
         client: str | None = None,
         unused: str | None = None,
     ) -> Table:
-        """The rows of a file or a frame with the model's features, and its labels."""
+        """Read rows as a table with the features that the model needs.
+
+        Args:
+            rows: the path of a file, or a frame.
+            label: the label column, if any.
+            client: the client column, if any.
+            unused: a column that is ignored, if it exists.
+        """
         roles = Roles(label, client, encoding=self.encoding, unused=unused)
         if isinstance(rows, str | Path):
             name, width = str(rows), self.width if self.encoding is None else None
@@ -102,7 +116,7 @@ class Recipe(NamedTuple):
         width = table.features.shape[1]
         if width != self.width:
             raise BadValue(
-                f"{name} must have {self.width} features, those of the training data, "
+                f"{name} must have {self.width} features, as the training data, "
                 f"found {width}."
             )
         return scaled(table, self.scaling)
