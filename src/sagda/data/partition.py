@@ -190,8 +190,7 @@ def by_column(
     """
     if table.client is None:
         raise BadValue(
-            "`table` must have a client column for partition by-column, got none; name "
-            "the column when you load the file, as in "
+            "`table` must have a client column for partition by-column, got none; use "
             "`sagda.load(path, client='site')`."
         )
     names, owner, counts = np.unique(

@@ -19,11 +19,11 @@ from sagda.problems.base import Problem
 
 
 class AUCPoint(NamedTuple):
-    """The variable x: model parameters, and a centre of the scores for each class."""
+    """The variable x of the problem `AUC`: model parameters, and two numbers."""
 
     model: PyTree
-    c_1: Any  # of the positive class; at the minimum, its mean score
-    c_2: Any  # of the negative class
+    c_1: Any  # estimates the mean score of positive rows
+    c_2: Any  # estimates the mean score of negative rows
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class OptionalMetric:
 
     value: Callable[[MetricInputs], Any]  # computes one number
     condition: str = ""  # when it can be measured, in words for an error message
-    possible: Callable[[Problem, Algorithm], bool] | None = None  # the same as a test
+    possible: Callable[[Problem, Algorithm], bool] | None = None  # checks `condition`
     needs: tuple[str, ...] = ()  # fields of the simulator's carry that it uses
     custom: bool = False  # whether a user wrote the function
 
@@ -306,9 +306,10 @@ def stationarity(problem: Problem, z: Point, grad: Any) -> jax.Array:
 def measure(
     problem: Problem, z: Point, rows: Any, weight: jax.Array, owner: jax.Array, M: int
 ) -> dict[str, jax.Array]:
-    """Return the columns that are always measured, by name.
+    """Return the columns that every history has, by name.
 
-    They contain Phi if the problem measures it, or else both gradients of f.
+    They contain Phi and the squared norm of its gradient. If the problem does not
+    measure Phi, they contain the squared norms of both gradients of f instead.
 
     Args:
         problem: the problem.
