@@ -107,7 +107,7 @@ class Encoding(NamedTuple):
         return [feature for column in self.columns for feature in column.features]
 
     def features(self, columns: Columns, where: Where) -> np.ndarray:
-        """Return the features, [rows, d]. Columns that the encoding lacks are ignored."""
+        """Return the features, [rows, d]. Other columns are ignored."""
         missing = [c.name for c in self.columns if c.name not in columns]
         if missing:
             raise BadValue(

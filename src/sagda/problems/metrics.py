@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def in_order(columns: Collection[str]) -> list[str]:
-    """Names of columns in a history's order; those of a problem's own come last."""
+    """Return the names in the order of a history. Columns of the problem come last."""
     first = [name for name in COLUMNS if name in columns]
     return list(dict.fromkeys([*first, *columns]))
 
