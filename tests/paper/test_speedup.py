@@ -141,7 +141,7 @@ def test_other_plans_and_broken_files(small, capsys):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("fig1a speedup", "run it alone"), ("speedup --retune", "run it alone")],
+    [("fig1a speedup", "the only figure"), ("speedup --retune", "the only figure")],
 )
 def test_speedup_is_run_alone(flags, message, capsys):
     assert main(["reproduce", *flags.split()]) == 2

@@ -53,7 +53,13 @@ def test_advice_on_a_terminal(capsys):
         "advise", *SMALL, "--algorithm", "sagda-ii", "--cohort", "3", capsys=capsys
     )
     assert code == 0
-    for words in ("L_f", "FAILS", "the theorem's own", "Nothing is proved", "total"):
+    for words in (
+        "L_f",
+        "FAILS",
+        "best rates by the theorem",
+        "Nothing is proved",
+        "total",
+    ):
         assert words in out
 
 

@@ -50,7 +50,7 @@ def show(advice: Advice) -> None:
     covered = "every condition holds" if given.holds else "not covered by the theorem"
     out.print(f"{covered}; smallest margin: {given.binding.condition.name}")
     best = advice.best
-    out.print(f"\nthe theorem's own: {rates_text(best.steps)}")
+    out.print(f"\nbest rates by the theorem: {rates_text(best.steps)}")
     out.print(
         f"smallest margin: {best.binding.condition.name}; largest K at these rates: "
         f"{advice.most_local_steps}"
@@ -94,7 +94,7 @@ def practical(result: Practice) -> str:
         f"--local-lr {e.x_local:g},{e.y_local:g} "
         f"--server-lr {e.x_server:g},{e.y_server:g}\n"
         f"||grad Phi||^2 after {result.rounds} rounds: {size(result.best)}; with the "
-        f"given rates {size(result.given)}, with the theorem's own "
+        f"given rates {size(result.given)}, with the theorem's best "
         f"{size(result.provable)}, at the start {result.begin:.2g}"
     )
 
@@ -102,7 +102,7 @@ def practical(result: Practice) -> str:
 def bounds(given: Assessment, best: Assessment) -> Table:
     """Return a table of the terms of the bound, at the given and at the best rates."""
     table = Table(
-        "bound on the mean of ||grad Phi||^2", "given", "theorem's own", box=None
+        "bound on the mean of ||grad Phi||^2", "given", "theorem's best", box=None
     )
     for key, value in given.bound.terms.items():
         table.add_row(key, f"{value:.3g}", f"{best.bound.terms[key]:.3g}")

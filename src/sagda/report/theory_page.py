@@ -22,8 +22,8 @@ NOTE = (
     "Margin: 1 - right/left of a condition. It is 0 if both sides are equal and "
     "negative if the condition fails. Formulas use r = eta_y/eta_x; docs/theory.md "
     "defines the other symbols. Conditions are those that the proofs support. The "
-    "theorem's own rates minimise its bound. The theorem says nothing about rates that "
-    "fail a condition. They may work well."
+    "rates of the theorem are those that minimise its bound. The theorem says nothing "
+    "about rates that fail a condition, but such rates may work well."
 )
 
 
