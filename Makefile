@@ -8,7 +8,7 @@ WORKERS ?= 2
 RIVALS := .venv-bench
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-all lint docs bench wheel pictures data licences clean
+.PHONY: demo test test-all lint docs map bench wheel pictures data licences clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sagda needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=")'
@@ -32,6 +32,9 @@ test: lint  ## format, lint, types, tests and doctests, the docs' links
 test-all: lint  ## the same with the long tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -m ""
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+map: $(READY)  ## the list of modules in docs/design.md, from their docstrings
+	$(BIN)/python scripts/module_map.py
 
 docs: $(READY)  ## the pages, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

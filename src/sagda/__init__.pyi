@@ -69,9 +69,9 @@ from .simulator.simulate import DivergenceWarning as DivergenceWarning
 from .simulator.simulate import UnsolvedWarning as UnsolvedWarning
 from .simulator.simulate import simulate as simulate
 from .simulator.sweep import sweep as sweep
-from .trackers import EarlyStop as EarlyStop
-from .trackers import MLflow as MLflow
-from .trackers import TensorBoard as TensorBoard
+from .trackers.early_stop import EarlyStop as EarlyStop
+from .trackers.mlflow import MLflow as MLflow
+from .trackers.tensorboard import TensorBoard as TensorBoard
 
 __version__: str
 __all__: list[str]

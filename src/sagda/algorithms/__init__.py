@@ -9,26 +9,24 @@ runs here: see `simulator` and `federation`.
 from collections.abc import Callable
 
 from sagda import check
-from sagda.algorithms.cd_ma import cd_ma
-from sagda.algorithms.cd_mage import cd_mage, cd_mage_plus
-from sagda.algorithms.local_sgda import local_sgda, local_sgda_plus
-from sagda.algorithms.momentum_local_sgda import momentum_local_sgda
-from sagda.algorithms.parallel_sgda import parallel_sgda
-from sagda.algorithms.sagda import fsgda, sagda_i, sagda_ii
 from sagda.methods import Method
+from sagda.registry import Registry
 
-ALGORITHMS: dict[str, Callable[..., Method]] = {
-    "sagda-i": sagda_i,
-    "sagda-ii": sagda_ii,
-    "fsgda": fsgda,
-    "parallel-sgda": parallel_sgda,
-    "cd-ma": cd_ma,
-    "cd-mage": cd_mage,
-    "cd-mage-plus": cd_mage_plus,
-    "local-sgda": local_sgda,
-    "local-sgda-plus": local_sgda_plus,
-    "momentum-local-sgda": momentum_local_sgda,
-}
+ALGORITHMS: Registry[Callable[..., Method]] = Registry(
+    "sagda.algorithms",
+    {
+        "sagda-i": "sagda:sagda_i",
+        "sagda-ii": "sagda:sagda_ii",
+        "fsgda": "sagda:fsgda",
+        "parallel-sgda": "parallel_sgda:parallel_sgda",
+        "cd-ma": "cd_ma:cd_ma",
+        "cd-mage": "cd_mage:cd_mage",
+        "cd-mage-plus": "cd_mage:cd_mage_plus",
+        "local-sgda": "local_sgda:local_sgda",
+        "local-sgda-plus": "local_sgda:local_sgda_plus",
+        "momentum-local-sgda": "momentum_local_sgda:momentum_local_sgda",
+    },
+)
 
 
 def algorithm(name: str, **parameters) -> Method:

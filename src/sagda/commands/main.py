@@ -1,7 +1,7 @@
 """The entry point of `sagda`: the list of commands, and exit codes for errors.
 
-To add a command, write a function in a file here and add it to `COMMANDS`. Flags that
-several commands share are in `app.py`.
+To add a command, write a function in a file here and add one line to `COMMANDS`. Flags
+that several commands share are in `app.py`.
 """
 
 import errno
@@ -9,43 +9,46 @@ import json as json_module
 import os
 import signal
 import sys
+from importlib import import_module
 
 import cyclopts
 from cyclopts import App, Group
 from pydantic import ValidationError
 
 from sagda.check import BadKind, BadValue
-from sagda.commands import data, federation, keys, model, paper, report, run, theory
 from sagda.commands.app import CommandFailed, Exit, Flags, app
 from sagda.runs.config import sentence
 
-# The groups of `sagda --help`, with their commands, in the order shown.
+# The groups of `sagda --help`, with their commands, in the order shown. An entry is the
+# module in this room and the function, or the `App` of a command with sub-commands.
 COMMANDS = {
     "Start here": (
-        run.run,
-        run.compare,
-        run.resume,
-        run.sweep,
-        data.list_,
-        data.data,
-        data.partition,
-        report.report,
+        "run:run",
+        "run:compare",
+        "run:resume",
+        "run:sweep",
+        "data:list_",
+        "data:data",
+        "data:partition",
+        "report:report",
     ),
-    "Use a trained model": (model.predict, model.evaluate),
-    "Theory": (theory.advise, theory.theory),
+    "Use a trained model": ("model:predict", "model:evaluate"),
+    "Theory": ("theory:advise", "theory:theory"),
     "Real federations": (
-        federation.federation_demo,
-        federation.serve,
-        federation.join,
-        keys.keys,
-        federation.verify,
+        "federation:federation_demo",
+        "federation:serve",
+        "federation:join",
+        "keys:keys",
+        "federation:verify",
     ),
-    "Paper": (paper.reproduce,),
+    "Paper": ("paper:reproduce",),
 }
 
 for title, commands in COMMANDS.items():
     group = Group.create_ordered(title)
-    for place, command in enumerate(commands):
+    for place, entry in enumerate(commands):
+        module, _, name = entry.partition(":")
+        command = getattr(import_module(f"sagda.commands.{module}"), name)
         if isinstance(command, App):  # a group such as `sagda keys`, with subcommands
             command.group, command.sort_key = group, place
             app.command(command)

@@ -1,7 +1,8 @@
 """`sagda.load`: built-in data sets, and your own files and frames.
 
-To add a data set, write one function that returns a `Dataset` and one line in
-`DATASETS`. Files are parsed in `readers.py`. Splits over clients are in `partition.py`.
+A new data set is one file with a `DataSource`, such as `MOONS` in `moons.py`, and one
+line in `DATASETS`, such as `"moons": "moons:MOONS"`. How files are parsed is in
+`readers.py`.
 """
 
 import bz2
@@ -23,6 +24,7 @@ from sagda.data.federation import Table
 from sagda.data.mnist import read_mnist
 from sagda.data.readers import Roles, read_encoded, read_frame, table_from
 from sagda.keys import generator
+from sagda.registry import Registry
 
 
 class Dataset(NamedTuple):
@@ -219,11 +221,14 @@ class DataSource:
     rows: int | None = None
 
 
-DATASETS: dict[str, DataSource] = {
-    "a9a": DataSource(load_a9a),
-    "mnist": DataSource(load_mnist, positive="1", classes=10, rows=10_000),
-    "digits": DataSource(load_digits, positive="1", classes=10),
-}
+DATASETS: Registry[DataSource] = Registry(
+    "sagda.data",
+    {
+        "a9a": DataSource(load_a9a),
+        "mnist": DataSource(load_mnist, positive="1", classes=10, rows=10_000),
+        "digits": DataSource(load_digits, positive="1", classes=10),
+    },
+)
 
 
 def load(name: str | Path, **options: Any) -> Dataset:

@@ -11,24 +11,21 @@ from typing import Any
 from sagda import check
 from sagda.data.federation import Facts, Federation
 from sagda.models.user_code import model_of
-from sagda.problems.adversarial import Adversarial
-from sagda.problems.agnostic import Agnostic
-from sagda.problems.auc import AUC
 from sagda.problems.base import Problem
-from sagda.problems.dro import DRO
-from sagda.problems.fair import Fair
-from sagda.problems.gan import GAN
-from sagda.problems.quadratic import Quadratic
+from sagda.registry import Registry
 
-PROBLEMS: dict[str, type[Problem]] = {
-    "adversarial": Adversarial,
-    "agnostic": Agnostic,
-    "auc": AUC,
-    "dro": DRO,
-    "fair": Fair,
-    "gan": GAN,
-    "quadratic": Quadratic,
-}
+PROBLEMS: Registry[type[Problem]] = Registry(
+    "sagda.problems",
+    {
+        "adversarial": "adversarial:Adversarial",
+        "agnostic": "agnostic:Agnostic",
+        "auc": "auc:AUC",
+        "dro": "dro:DRO",
+        "fair": "fair:Fair",
+        "gan": "gan:GAN",
+        "quadratic": "quadratic:Quadratic",
+    },
+)
 
 
 def problem_of(

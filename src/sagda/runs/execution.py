@@ -29,7 +29,8 @@ from sagda.simulator.processes import check_same, from_first, gathered, is_first
 from sagda.simulator.run import Callback, Progress, Run
 from sagda.simulator.simulate import advice, simulate_stacked, unsolved
 from sagda.simulator.sweep import apart
-from sagda.trackers import TRACKERS, EarlyStop
+from sagda.trackers import TRACKERS
+from sagda.trackers.early_stop import EarlyStop
 
 
 class Stopped(Exception):

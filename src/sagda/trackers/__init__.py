@@ -10,12 +10,10 @@ write a subclass of `Tracker` in a new file here, and add a line to `TRACKERS`. 
 `base.py` next: it lists the methods to write.
 """
 
+from sagda.registry import Registry
 from sagda.trackers.base import Tracker
-from sagda.trackers.early_stop import EarlyStop as EarlyStop
-from sagda.trackers.mlflow import MLflow
-from sagda.trackers.tensorboard import TensorBoard
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-}
+TRACKERS: Registry[type[Tracker]] = Registry(
+    "sagda.trackers",
+    {"tensorboard": "tensorboard:TensorBoard", "mlflow": "mlflow:MLflow"},
+)
