@@ -156,7 +156,7 @@ def check_missing(name: str, cells: np.ndarray, where: Where) -> None:
 
 
 def is_numeric(name: str, cells: np.ndarray, where: Where) -> bool:
-    """Return whether all cells are numbers. Raise if only some of them are."""
+    """Return whether all cells are numbers. Raise if only some cells are numbers."""
     if cells.dtype.kind in "fiub":
         return True
     texts = [str(cell) for cell in cells.tolist()]

@@ -134,7 +134,7 @@ class Federation(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """A hash of the split. Equal hashes mean that clients have the same rows."""
+        """A hash of the split of a table. Equal hashes mean equal splits."""
         digest = hashlib.sha256(self.size.astype("<i8").tobytes())
         digest.update(self.order.astype("<i8").tobytes())
         return digest.hexdigest()[:16]

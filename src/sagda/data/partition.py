@@ -102,7 +102,7 @@ def dirichlet(
     alpha: float = 0.3,
     seed: int = 0,
 ) -> Federation:
-    """Split rows with label skew by a Dirichlet distribution. Small `alpha`: more skew.
+    """Split rows with Dirichlet label skew. A smaller `alpha` gives more skew.
 
     With `samples`, every client has `samples` rows. The shares of the classes at each
     client are drawn from a Dirichlet distribution around the overall shares. Its
@@ -143,7 +143,7 @@ def _divide_classes(
     rng: np.random.Generator,
 ) -> Federation:
     for _ in range(100):
-        cuts = []  # [classes][clients], row numbers
+        cuts = []  # cuts[class][client] holds row numbers
         for pool in pools:
             counts = apportion(len(pool), rng.dirichlet(np.full(clients, alpha)))
             cuts.append(np.split(pool, np.cumsum(counts)[:-1]))

@@ -20,7 +20,10 @@ from sagda.keys import Key
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear score without intercept: h_x(a) = <x, a>, with x_0 ~ 0.1 N(0, I)."""
+    """A linear score without intercept: <x, a> for a row with features a.
+
+    Initial parameters are normal with standard deviation 0.1.
+    """
 
     features: int
 
@@ -167,7 +170,10 @@ class Generator(Network):
 
 @dataclass(frozen=True)
 class CNN(Network):
-    """Two convolutions of stride 2 and a linear layer, for square grey images."""
+    """A convolutional network for square grey images.
+
+    It has two convolutions of stride 2 and a linear layer.
+    """
 
     features: int
     channels: int = 8

@@ -23,7 +23,7 @@ try:
     import torch
     from torch.func import functional_call
 except ImportError:
-    raise BadKind("PyTorch is not installed: pip install 'sagda[torch]'.") from None
+    raise BadKind("PyTorch is not installed; pip install 'sagda[torch]'.") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class Torch:
         return out.reshape(rows)
 
     def train(self, mode: bool) -> None:
-        """Set the layers in `trained` to training mode, or to evaluation mode."""
+        """Set the layers in `trained` to training mode, or evaluation mode if False."""
         for part in self.trained:
             part.training = mode
 

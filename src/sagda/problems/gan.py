@@ -34,7 +34,7 @@ FILES = {64: "judge-digits.npz", 784: "judge-mnist.npz"}
 @register
 @dataclass(frozen=True)
 class DigitClassifier:
-    """A trained perceptron with one hidden layer, which tells the class of a digit."""
+    """A trained classifier of digits: a perceptron with one hidden layer."""
 
     first: Any  # [d, units]
     first_bias: Any  # [units]
@@ -156,7 +156,7 @@ class GAN(Problem):
                 rows = rows + self.noise * drawn
             return self.discriminator.apply(z.y, rows)
 
-        # log D = -softplus(-score) and log(1 - D) = -softplus(score): no overflow.
+        # log D = -softplus(-score) and log(1 - D) = -softplus(score) cannot overflow.
         losses = -softplus(-score(real, "real")) - softplus(score(generated, "fake"))
         return losses if self.l2 is None else losses - self.l2 / 2 * norm_sq(z.y)
 

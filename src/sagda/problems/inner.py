@@ -24,18 +24,18 @@ class Ascent(NamedTuple):
 
 
 def dot(a: PyTree, b: PyTree) -> Any:
-    """<a, b>, for pytrees of arrays or of PyTorch tensors."""
+    """Return the inner product of two pytrees of arrays or of PyTorch tensors."""
     products = jax.tree.map(lambda p, q: (p * q).sum(), a, b)
     return sum(jax.tree.leaves(products), start=0.0)
 
 
 def norm_sq(a: PyTree) -> Any:
-    """||a||^2."""
+    """Return the squared Euclidean norm of a pytree."""
     return dot(a, a)
 
 
 def norm(a: PyTree) -> jax.Array:
-    """||a||."""
+    """Return the Euclidean norm of a pytree."""
     return jnp.sqrt(norm_sq(a))
 
 

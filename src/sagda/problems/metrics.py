@@ -41,7 +41,7 @@ def in_order(columns: Collection[str]) -> list[str]:
 
 
 class Metric(NamedTuple):
-    """How reports, charts and terminals present one column of a history."""
+    """The presentation of one column of a history, in reports and in terminals."""
 
     label: str  # for legends, tables and axes
     short: str = ""  # for headings, if the label is too long

@@ -63,7 +63,7 @@ class Treated(Problem):
     # All other hooks are those of the wrapped problem.
 
     def __getattribute__(self, name: str) -> Any:
-        # A method per hook would miss hooks that are added to `Problem` later.
+        # This also covers hooks that are added to `Problem` later.
         if name in PASSED_ON:
             return getattr(self.problem, name)
         return super().__getattribute__(name)
