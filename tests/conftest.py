@@ -1,4 +1,4 @@
-"""Strict numerics for all tests, and the fixtures that they share."""
+"""Strict numerical settings and shared fixtures for all tests."""
 
 from pathlib import Path
 
@@ -14,25 +14,26 @@ CACHE = ROOT / ".pytest_cache" / "jax"
 
 sagda.use_cores(2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Compiling is most of what tests do: workers and later runs share the programs.
+# Tests spend most of their time compiling. Test processes and later runs of the tests
+# share the compiled programs.
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# Every compiled program takes memory maps, of which Linux allows a process 65,530.
+# Every compiled program needs memory maps. Linux allows 65,530 of them per process.
 MAPS = 20_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def room_for_programs():
-    """Forget programs before a worker of many modules runs out of maps and crashes."""
+    """Drop compiled programs before a test process runs out of memory maps."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_text().splitlines()) > MAPS:
         jax.clear_caches()
 
 
-# Real processes mostly wait: begun first, they do so while others compute.
+# Tests that start processes mostly wait. Started first, they wait while others compute.
 LONG = ("test_real_processes", "test_deployment", "test_wheel", "test_open_network")
 
 
@@ -43,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def no_code_allowed():
-    """What one test lets run under a name is not what the next one means by it."""
+    """Forget the code that a test has allowed, so that tests do not affect others."""
     yield
     OWN.clear()
 
@@ -55,7 +56,7 @@ def uneven() -> Federation:
 
 @pytest.fixture(scope="session")
 def quadratic():
-    """Problem and federation: six unequal, noisy, non-convex clients."""
+    """Return a problem and a federation: six unequal, noisy, non-convex clients."""
     return sagda.Quadratic.make(
         clients=6, samples=4, x_dim=3, y_dim=2, noise=0.5, nonconvex_clients=True
     )
@@ -63,7 +64,7 @@ def quadratic():
 
 @pytest.fixture(scope="session")
 def a9a():
-    """The paper's split of a9a, and the test rows."""
+    """Return a9a, partitioned as in the paper, and its test rows."""
     data = sagda.load("a9a")
     clients = sagda.partition(data.train, "by-label", clients=100, samples=100)
     return clients, data.test

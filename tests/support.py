@@ -1,4 +1,4 @@
-"""What several test modules share: small problems, short runs, and the command."""
+"""Helpers for several test modules: small problems, short runs, and the command."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def uneven_table(sizes, features=4, seed=0) -> Federation:
-    """Random rows of both classes for clients of the given sizes."""
+    """Return random rows of both classes, for clients of the given sizes."""
     rng = np.random.default_rng(seed)
     rows = sum(sizes)
     label = np.where(rng.random(rows) < 0.4, 1.0, -1.0)
@@ -29,18 +29,18 @@ def uneven_table(sizes, features=4, seed=0) -> Federation:
 
 
 def run64(method, problem, federation, **options) -> Run:
-    """A short run in double precision."""
+    """Simulate a short run in double precision."""
     options = {"rounds": 5, "float64": True, "batch_size": 2} | options
     return sagda.simulate(method, problem, federation, **options)
 
 
 def flat(z) -> np.ndarray:
-    """All numbers of a tree in one vector."""
+    """Return all numbers of a tree in one vector."""
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves(z)])
 
 
 def same_bits(a: Run, b: Run) -> None:
-    """The final states of two runs are equal, bit for bit."""
+    """Check that the final states of two runs are bit-for-bit the same."""
     for one, other in zip(
         jax.tree.leaves(a.carry), jax.tree.leaves(b.carry), strict=True
     ):
@@ -48,7 +48,7 @@ def same_bits(a: Run, b: Run) -> None:
 
 
 def command(*arguments, capsys) -> tuple[int, str, str]:
-    """Run `sagda` in this process: its exit code, standard output and error.
+    """Run `sagda` in this process. Returns exit code, standard output and error.
 
     A single argument is a whole command line, as in `command("list --json", ...)`.
     """
@@ -61,13 +61,13 @@ def command(*arguments, capsys) -> tuple[int, str, str]:
     return code, out, err
 
 
-# Federations over Flower's own messages, in this process.
+# Federations with real messages of Flower, in this process.
 
 SITES = 5
 
 
 class InProcess:
-    """Letters that arrive at once, in any order; `spoil` may change an answer.
+    """A transport that delivers at once, in any order. `spoil` may change an answer.
 
     Client i of the federation is the site called site-i.
     """
@@ -82,7 +82,7 @@ class InProcess:
         self.sites = {name: self.site(i) for i, name in enumerate(names)}
 
     def site(self, i):
-        """Site i with the rows of client i, and the cache that is on its disk."""
+        """Return site i with the rows of client i, and the cache on its disk."""
         start, size = self.federation.start[i], int(self.federation.size[i])
         data = jax.tree.map(lambda a: a[start : start + size], self.federation.data)
         rows = Federation.of(data, np.arange(size), np.array([size]))
@@ -100,9 +100,9 @@ class InProcess:
 
 
 class InProcessGrid:
-    """Flower's grid without a network: a message is handled when it is pushed.
+    """A grid of Flower without a network: a message is handled when it is pushed.
 
-    Node 100 + i runs sites[i]. `spoil` may change an answer, or lose it.
+    Node 100 + i runs sites[i]. `spoil` may change an answer or drop it.
     """
 
     def __init__(self, sites):
@@ -143,7 +143,7 @@ class InProcessGrid:
 
 
 def sites_of(clients, folder) -> list[SiteFolder]:
-    """A site with a file for each client."""
+    """Make one site for each client, with a file of its rows."""
     sites = []
     for i in range(clients.clients):
         rows = slice(clients.start[i], clients.start[i] + clients.size[i])
@@ -156,7 +156,7 @@ def sites_of(clients, folder) -> list[SiteFolder]:
 
 
 def config_of(folder, name="sagda-i", table="", **keys) -> Path:
-    """A server's file; `table` is added to its table `[federation]`."""
+    """Write a server configuration; `table` is added to its table `[federation]`."""
     values = {"algorithms": [name], "local_lr": 0.05, "batch_size": 2, "rounds": 3}
     values |= {"cohort": 3, "seed": 4, "float64": True, "local_steps": 3} | keys
     lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
@@ -168,13 +168,13 @@ def config_of(folder, name="sagda-i", table="", **keys) -> Path:
 def run_in(
     folder, sites, name="sagda-i", grid=None, table="", register=None, **keys
 ) -> Path:
-    """Run a federation to its end; its run folder."""
+    """Run a federation to its end. Returns the run folder."""
     config = config_of(folder, name, table, **keys)
     return lead(folder / "run", grid or InProcessGrid(sites), register, config)
 
 
 def lead(folder, grid, register=None, config=None) -> Path:
-    """Run the server in this process, in a new folder or one that holds a run."""
+    """Run the server in this process, in a new folder or to resume a run."""
     from sagda.federation.flower.grid import GridSites
     from sagda.federation.server.results import run_federation
 
@@ -184,7 +184,7 @@ def lead(folder, grid, register=None, config=None) -> Path:
 
 
 def simulated(clients, name, rounds) -> Run:
-    """The simulation that a federated run of `config_of` must agree with."""
+    """Return the simulation that a federated run of `config_of` must agree with."""
     from sagda.runs.config import Config
     from sagda.runs.parameters import method_of
 
@@ -196,14 +196,14 @@ def simulated(clients, name, rounds) -> Run:
 
 
 def read_audit(folder: Path) -> list[dict]:
-    """The lines of the audit log in a server's folder, oldest first."""
+    """Return the lines of the audit log in a server folder, oldest first."""
     path = folder / "audit.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def spoiling(grid, node, times, change):
-    """Let `change(message, reply)` make a node's first training replies, `times` often.
+    """Let `change(message, reply)` replace the first `times` replies of a node.
 
     Returns the grid.
     """
@@ -221,12 +221,12 @@ def spoiling(grid, node, times, change):
 
 
 def failed_reply(message, reply):
-    """For `spoiling`: Flower's message about an app that raised."""
+    """Return the message of Flower about an app that raised, for `spoiling`."""
     from flwr.app import Error, Message
 
     return Message(Error(2, "it raised"), reply_to=message)
 
 
 def lost_reply(message, reply):
-    """For `spoiling`: no answer ever comes."""
+    """Drop the answer, for `spoiling`."""
     return None

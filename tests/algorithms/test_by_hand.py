@@ -1,4 +1,7 @@
-"""One round of each method, with given samples and partial participation, in NumPy."""
+"""Compare the rounds of each method with rounds computed by hand in NumPy.
+
+The samples are given, and only some of the clients take part.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,7 @@ X_0, Y_0 = np.array([1.0, -2.0, 0.5]), np.array([0.3, -0.7])
 
 
 class Hand:
-    """The problem's rows and the samples that the keys draw, as plain arrays."""
+    """The rows of the problem and the samples of the clients, as NumPy arrays."""
 
     def __init__(self, problem, federation, t):
         self.federation, self.t, self.key = federation, t, root_key(SEED)
@@ -29,7 +32,7 @@ class Hand:
         self.cohort = np.asarray(ids).tolist()
 
     def rows(self, i, phase, purpose, count):
-        """[count, BATCH] row numbers in the table."""
+        """Return row numbers in the table, as an array [count, BATCH]."""
         turn = Turn(self.t, key_of(self.key, self.t, phase, i))
         f = self.setup.objective(i)
         xi = f.draw(turn.key(purpose), count)
@@ -110,7 +113,7 @@ def sagda_i(hand, x, y, memory):
 
 
 def anchored(hand, x, y, e, fall):
-    """CD-MAGE's second exchange."""
+    """Compute the second exchange of CD-MAGE."""
     ends = []
     for i in hand.cohort:
         x_k, y_k = x, y
@@ -178,7 +181,7 @@ def momentum_local_sgda(hand, x, y, memory):
     return mean_of(ends)
 
 
-# By name: a round in NumPy, and the parameters beside the local rates.
+# By method: a round in NumPy, and the parameters other than the local rates.
 SERVER = {"server_lr": (GAMMA_X, GAMMA_Y)}
 BY_HAND = {
     "sagda-i": (sagda_i, {"local_steps": K} | SERVER),
@@ -210,7 +213,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rounds_by_hand(name, quadratic):
-    """Four rounds, so that methods meet memories of their own making."""
+    """Compare four rounds, so that later rounds start from changed memories."""
     if name not in BY_HAND:
         pytest.fail(f"write {name}'s round down here")
     round, own = BY_HAND[name]

@@ -1,4 +1,4 @@
-"""What methods cost, measured, against what the specification says."""
+"""Compare the measured costs of methods with the costs that the papers state."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_costs_of_a_round(name, options, phases):
 
 
 def test_counting_takes_no_longer_for_more_steps():
-    """Counted in the traced program, not by running it."""
+    """Gradients are counted in the traced program, which does not run."""
     algorithm = sagda.sagda_ii(local_steps=10**6).build()
     _, local = cost(algorithm, Z, batch_size=7)
     assert local.gradients == 10**6
@@ -86,7 +86,7 @@ def test_the_ledger_of_a_run(quadratic):
 
 
 def test_samples_of_whole_passes_are_the_rows_of_those_who_took_part(uneven):
-    """Clients of 3, 5, 2 and 4 rows: a pass uses their mean when all take part."""
+    """If all clients take part, a pass counts the mean number of their rows."""
     out = sagda.simulate(
         sagda.fsgda(local_steps=2),
         sagda.AUC.of(uneven),

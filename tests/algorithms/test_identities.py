@@ -1,4 +1,4 @@
-"""The exact identities between methods, in double precision."""
+"""Check identities between methods, such as CD-MA = FSGDA, in double precision."""
 
 import jax
 import numpy as np
@@ -32,14 +32,15 @@ def same(a, b):
 
 @pytest.fixture(params=["auc", "dro"])
 def case(request, uneven):
-    """A problem on labelled rows, with clients of unequal size."""
+    """Return a problem and clients of unequal size, with labelled rows."""
     return sagda.PROBLEMS[request.param].of(uneven), uneven
 
 
-# Identities hold for any problem, so each meets all clients once and a few once.
+# Identities hold for every problem. Each is checked once with all clients, and once
+# with some of them.
 @pytest.fixture(params=["auc, all", pytest.param("dro, two", marks=pytest.mark.slow)])
 def setting(request, uneven):
-    """A problem on its data, and the cohort."""
+    """Return a problem, its federation and the size of the cohort."""
     name, cohort = request.param.split(", ")
     cohort = {"cohort": 2 if cohort == "two" else None}
     return (sagda.PROBLEMS[name].of(uneven), uneven), cohort
@@ -73,7 +74,7 @@ def test_option_i_with_one_step_and_all_clients_is_parallel_sgda(case):
 
 @method
 def frozen_ii(*, local_lr: Rates, server_lr: Rates, local_steps: int):
-    """Option II whose clients answer zero when variates are collected."""
+    """Return Option II with control variates that are always zero."""
     algorithm = sagda_ii(
         local_lr=local_lr, server_lr=server_lr, local_steps=local_steps
     ).build()
@@ -87,7 +88,7 @@ def frozen_ii(*, local_lr: Rates, server_lr: Rates, local_steps: int):
 
 @method
 def frozen_i(*, local_lr: Rates, server_lr: Rates, local_steps: int):
-    """Option I whose variates are never renewed."""
+    """Return Option I with control variates that never change."""
     algorithm = sagda_i(
         local_lr=local_lr, server_lr=server_lr, local_steps=local_steps
     ).build()
@@ -122,7 +123,7 @@ def test_the_first_round_of_option_i_from_zeros_is_fsgda(setting):
 
 
 def test_option_ii_with_whole_batches_is_gradient_tracking(quadratic):
-    """FedGDA-GT: z <- z + mean over clients of K steps along g_i(z) - g_i(z_t) + G."""
+    """It is FedGDA-GT: the mean over clients of K steps along g_i(z) - g_i(z_t) + G."""
     problem, federation = quadratic
     run = run64(
         sagda_ii(local_lr=LOCAL, server_lr=1, local_steps=4),
@@ -193,7 +194,7 @@ def test_a_schedule_is_followed_round_by_round(quadratic):
     for t in range(3):
         step = fsgda(local_lr=0.05 / (t + 1), server_lr=1, local_steps=2)
         z = run64(step, *quadratic, rounds=t + 1, resume=z)
-        z = z._replace(setting=None)  # the next round has other rates, on purpose
+        z = z._replace(setting=None)  # on purpose, the next round has other rates
     same(run, z)
 
 
@@ -247,7 +248,7 @@ def test_a_fresh_snapshot_and_one_step_are_local_sgda(setting):
 
 
 def test_momentum_that_forgets_all_repeats_the_last_gradient(quadratic):
-    """Momentum 1 and K = 1, no noise: z_{t+1} = z_t - eta grad f(z_t), d one behind."""
+    """With momentum 1, K = 1 and no noise, each step goes along the last gradient."""
     options = {"batch_size": None}
     one = momentum_local_sgda(local_lr=LOCAL, local_steps=1, momentum=1.0)
     other = parallel_sgda(local_lr=LOCAL)
@@ -255,7 +256,7 @@ def test_momentum_that_forgets_all_repeats_the_last_gradient(quadratic):
 
 
 def test_one_client_is_centralised_sgda(quadratic):
-    """All rows with one client: z <- z -/+ eta grad f(z; xi)."""
+    """If one client has all rows, a round with K = 1 is a step of centralised SGDA."""
     problem, federation = quadratic
     rows = len(federation.order)
     alone = sagda.Federation.of(federation.data, np.arange(rows), np.array([rows]))

@@ -1,4 +1,4 @@
-"""Points, rates and rounds."""
+"""Check arithmetic with points and rates, and the loop over phases of a round."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Atomic files and locks, links, and private folders."""
+"""Check atomic files, locks, symbolic links and private folders."""
 
 import stat
 import sys

@@ -1,4 +1,4 @@
-"""Keys, bits and cohorts."""
+"""Check random keys, random words and cohorts."""
 
 from zlib import crc32
 
@@ -16,7 +16,7 @@ from sagda.simulator.cohort import answers, choose, cohort_of
 
 @pytest.mark.parametrize(
     ("key", "counter", "expected"),
-    [  # the known answers of the Random123 distribution, 20 rounds
+    [  # the test vectors of the Random123 library, for 20 rounds
         ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
         ((2**32 - 1,) * 2, (2**32 - 1,) * 2, (0x1CB996FC, 0xBB002BE7)),
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
@@ -56,7 +56,7 @@ def test_cohorts_are_distinct_sorted_and_uniform(clients, cohort):
     hits = np.bincount(ids.ravel(), minlength=clients) / draws
     spread = np.sqrt(share * (1 - share) / draws)
     assert np.abs(hits - share).max() <= 5 * spread
-    # Pairs, too: the first two clients meet as often as chance has it.
+    # Pairs also: the first two clients are in one cohort as often as chance predicts.
     both = ((ids == 0).any(1) & (ids == 1).any(1)).mean()
     expected = share * (cohort - 1) / (clients - 1)
     assert abs(both - expected) <= 5 * np.sqrt(expected / draws)

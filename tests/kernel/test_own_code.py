@@ -1,4 +1,4 @@
-"""Our own code never unpickles, evaluates text or starts a shell."""
+"""Check that sagda never unpickles data, evaluates strings or starts a shell."""
 
 import ast
 
@@ -16,7 +16,7 @@ LOADERS = {"np.load", "numpy.load", "torch.load", "np.fromfile"}
 
 
 def findings(tree):
-    """What a program must not do, by line."""
+    """Return the forbidden calls in a module, with their lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".")[0] for alias in node.names]

@@ -368,7 +368,7 @@ def test_a_second_writer_is_refused(home, tmp_path, capsys):
     with durable.lock(folder):
         code, _, err = finish(start(home, "run", *JOB, "--out", folder))
         assert code == 2
-        assert f"process {os.getpid()} is writing to {folder}" in err
+        assert f"process {os.getpid()} is writing to" in err
     assert not (folder / "config.toml").exists()
     quick = ["--problem", "quadratic", "--rounds", "2", "--out", str(folder)]
     assert main(["run", *quick]) == 0

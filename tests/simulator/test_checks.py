@@ -1,4 +1,4 @@
-"""Every mistake gets one clear sentence before anything is compiled."""
+"""Check that each invalid input raises one clear sentence, before compilation."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ PROBLEM = sagda.AUC.of(FEDERATION)
 
 @dataclass(frozen=True)
 class Summed(sagda.Problem):
-    """A loss that forgets its rows."""
+    """A problem whose loss returns a sum, not one value per row."""
 
     def init(self, key):
         return Point(jnp.zeros(4), jnp.zeros(()))
@@ -27,7 +27,7 @@ class Summed(sagda.Problem):
 
 @dataclass(frozen=True)
 class Plain(Summed):
-    """A loss as it should be."""
+    """A problem with a valid loss."""
 
     def loss(self, z, batch, key):
         return batch.features @ z.x + z.y

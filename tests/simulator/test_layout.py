@@ -1,4 +1,4 @@
-"""Layouts: every way to lay clients and runs out gives the same run, to rounding."""
+"""Check that all layouts give the same run up to rounding, and which one is chosen."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def run(name, problem, clients, layout, **options):
 
 
 def agree(one, other):
-    """Same counts, and numbers to rounding: states, memories, history."""
+    """Check that two runs have equal counts, and equal numbers up to rounding."""
     np.testing.assert_allclose(flat(one.carry), flat(other.carry), atol=1e-12)
     for column in one.history.columns:
         if column != "seconds":
@@ -74,7 +74,7 @@ def test_all_layouts_agree_with_dropouts_and_partial_participation(name):
 )
 @pytest.mark.slow
 def test_all_layouts_agree_with_everyone(clients, layouts):
-    """Eight clients can be split over two devices with their memories, seven not."""
+    """Memories of eight clients can be split over two devices, those of seven not."""
     data = uneven_table([3, 5, 2, 4, 3, 6, 2, 4][:clients])
     problem = sagda.AUC.of(data)
     options = {"batch_size": None, "metrics": ("variate_lag",)}
@@ -140,7 +140,7 @@ def test_whole_clients_work_in_groups_that_fit_in_the_cache(a9a, monkeypatch):
 
 
 def test_large_whole_clients_go_alone_where_devices_are_cores():
-    """But runs that read the same rows, and one device's threads, share the work."""
+    """They are batched if runs read the same rows, or if there is only one device."""
     large = uneven_table([300] * 20, features=120)
     auto = lambda runs, layout="auto", **options: laid_out(
         large, runs, layout, cohort=20, **options
@@ -153,7 +153,7 @@ def test_large_whole_clients_go_alone_where_devices_are_cores():
 
 
 def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
-    """Everyone with whole batches: the runs' products share what they read."""
+    """With whole batches of all clients, the runs read the same rows in one product."""
     clients, _ = a9a
     auto = lambda **options: laid_out(clients, 4, "auto", **options)
     assert str(auto()).endswith("/2:clients")
@@ -171,7 +171,7 @@ def test_runs_on_the_same_rows_stay_side_by_side(a9a, monkeypatch):
 @pytest.mark.parametrize(
     ("own", "held", "runs", "alike", "batch"),
     [
-        (50, 2**22 // 21, 1, True, 10),  # 17 would pad
+        (50, 2**22 // 21, 1, True, 10),  # batches of 17 would need padding
         (47, 2**22 // 21, 1, False, 16),  # a prime number of clients
         (100, 2**10, 1, True, 100),
         (100, 2**23, 1, True, 1),
@@ -199,7 +199,7 @@ def test_the_rule_looks_at_shapes(a9a):
 
 
 def test_short_rows_are_gathered_and_long_ones_are_not(monkeypatch):
-    """But where a client writes to entries of y, a kernel spares the scatters."""
+    """If a client writes to entries of y, a kernel avoids the scatters."""
     monkeypatch.setattr(layouts, "kernels", lambda: True)
     short, long = (uneven_table([20] * 100, features=d) for d in (40, 80))
     drawn = partial(laid_out, batch_size=10)
@@ -221,7 +221,7 @@ def test_small_networks_go_together_and_large_ones_alone(monkeypatch):
 
 
 def test_devices_meet_where_a_round_is_worth_it():
-    """Option II meets twice for about the same work."""
+    """Option II needs two exchanges for about the same work."""
     data = uneven_table([20] * 100, features=20)
     share = lambda method, **options: str(
         laid_out(data, 1, "auto", method=method, batch_size=10, **options)
@@ -270,7 +270,7 @@ def test_a_layout_may_be_asked_for_as_it_is_written(a9a, monkeypatch):
 
 @pytest.mark.slow
 def test_a_network_is_mapped_without_a_kernel():
-    """A large product of matrices is left to XLA's library."""
+    """Large matrix products are computed by the library of XLA."""
     data = uneven_table([20, 20], features=64)
     problem = sagda.AUC.of(data, sagda.MLP(64, width=128))
     run = sagda.simulate(sagda.fsgda(local_steps=1), problem, data, rounds=1)

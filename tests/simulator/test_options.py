@@ -1,4 +1,4 @@
-"""The options of `simulate` and `sweep`, and metrics that users define."""
+"""Check the options of `simulate` and `sweep`, and custom metrics."""
 
 import inspect
 from dataclasses import fields

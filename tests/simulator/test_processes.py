@@ -1,4 +1,4 @@
-"""One run over several processes: the history of one, the same bits after a kill."""
+"""Check runs on several processes, also after one of them was killed."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def started(*command, **variables: str) -> subprocess.Popen:
         | {
             "XDG_CACHE_HOME": str(CACHE),
             "JAX_NUM_CPU_DEVICES": "1",
-            # Of compiled programs JAX keeps those of process 0 only.
+            # JAX stores the compiled programs of process 0 only.
             "XLA_FLAGS": "--xla_backend_optimization_level=0",
         }
     )
@@ -50,13 +50,13 @@ def command(*arguments, **variables: str) -> subprocess.Popen:
 
 
 def by_hand(port: int, *arguments) -> list[subprocess.Popen]:
-    """The same command for each of two machines."""
+    """Start a command for each of two machines, connected by `--host0`."""
     place = ["--host0", f"127.0.0.1:{port}", "--processes", 2, "--process"]
     return [command(*arguments, *place, i) for i in range(2)]
 
 
 def by_slurm(port: int, *arguments) -> list[subprocess.Popen]:
-    """The same command with the variables that `srun` sets for two tasks."""
+    """Start two commands with the variables that `srun` sets for two tasks."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1"}
     step |= {"SLURM_NTASKS": "2", "JAX_COORDINATOR_PORT": str(port)}
     return [
@@ -85,9 +85,9 @@ def model(folder: Path) -> str:
 
 
 CASES = {
-    # Some clients take part: every process holds all memories.
+    # If some clients take part, every process has the memories of all clients.
     "some": {"cohort": 3, "dropout": 0.2, "layout": "mapped/2:clients"},
-    # All take part: each process holds the memories of its own.
+    # If all take part, each process has the memories of its clients only.
     "all": {"layout": "batched/2:clients"},
     "runs": {"cohort": 3, "seeds": (0, 1, 2), "layout": "mapped/2:runs"},
 }
@@ -119,7 +119,7 @@ for name, case in CASES.items():
 def simulated(**options):
     problem, clients = sagda.Quadratic.make(clients=6, samples=4, noise=0.5)
     common = {"rounds": 8, "batch_size": 2, "eval_every": 3, "float64": True}
-    # Drawn starts, in single precision, would differ with how XLA optimises.
+    # Random starts in single precision would depend on the optimisations of XLA.
     common["start"] = Point(np.linspace(-1, 1, 10), np.linspace(1, 2, 5))
     method = sagda.sagda_i(local_steps=2)
     return sagda.simulate(method, problem, clients, **common | options)
@@ -127,7 +127,7 @@ def simulated(**options):
 
 @pytest.mark.slow
 def test_two_processes_give_the_history_of_one(tmp_path):
-    """And go on from half-way to the same bits."""
+    """A run that is resumed half-way is bit-for-bit the same."""
     port = free_port()
     here = str(Path(__file__).parent)
     programs = CACHE / "sagda" / "programs"
@@ -147,7 +147,7 @@ def test_two_processes_give_the_history_of_one(tmp_path):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """The model of two processes that `srun` started, found by JAX."""
+    """Return the model of an uninterrupted run of two processes, started by `srun`."""
     folder = tmp_path_factory.mktemp("unbroken") / "r"
     pair = by_slurm(free_port(), "run", *JOB, "--out", folder, "--json")
     (code, out, err), (other, silent, _) = map(finish, pair)
@@ -178,7 +178,7 @@ def test_a_request_to_stop_one_process_stops_all_after_a_checkpoint(tmp_path):
     while not (folder / "config.toml").exists():
         assert zero.poll() is None, finish(zero)
         time.sleep(0.02)
-    time.sleep(2)  # until signals are handled
+    time.sleep(2)  # wait until the process handles signals
     one.send_signal(signal.SIGTERM)
     (code, out, err), (other, _, _) = map(finish, (zero, one))
     assert (code, other, out) == (143, 143, "")

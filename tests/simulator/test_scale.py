@@ -1,4 +1,4 @@
-"""Scale: mapped columns, cohorts of a million, networks, and a quick second start."""
+"""Check large problems: memory-mapped columns, a million clients, networks, memory."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from support import flat, uneven_table
 
 @pytest.fixture
 def folder(tmp_path):
-    """Columns of a small federation as files, sorted by client."""
+    """Write the columns of a small federation to files, sorted by client."""
     data = uneven_table([3, 5, 2, 4]).data
     site = np.repeat(np.arange(4), [3, 5, 2, 4])
     np.save(tmp_path / "features.npy", data.features.astype(np.float32))
@@ -82,7 +82,7 @@ def test_a_cohort_of_a_million_is_distinct_sorted_and_even():
 
 
 def test_only_the_cohort_is_touched():
-    """The memories of all other clients stay as they are."""
+    """The memories of clients outside the cohort do not change."""
     M, m = 100_000, 20
     rng = np.random.default_rng(0)
     label = np.where(rng.random(M) < 0.5, 1.0, -1.0).astype(np.float32)
@@ -113,7 +113,7 @@ def test_only_the_cohort_is_touched():
 )
 @pytest.mark.slow
 def test_networks_learn_to_rank(model, layout):
-    """Small products are made for all clients together; convolutions are not."""
+    """Small products are batched over clients, convolutions are not."""
     data = sagda.load("digits", positive=1)
     clients = sagda.partition(data.train, clients=10, samples=40)
     problem = sagda.AUC.of(clients, model)
@@ -133,7 +133,7 @@ def test_networks_learn_to_rank(model, layout):
 
 
 class Wide(NamedTuple):
-    """A network whose layers make much more of a row than it holds."""
+    """A network whose layers need much more memory than the rows."""
 
     init = staticmethod(lambda key: jax.random.normal(key, (4,)) / 10)
 
@@ -144,7 +144,7 @@ class Wide(NamedTuple):
 
 
 def look_at_runs(runs, rows=3000):
-    """An evaluation of so many runs: what it found, and the memory it needs."""
+    """Evaluate a number of runs. Returns the results and the memory that was needed."""
     clients = uneven_table([rows // 3] * 3, features=4)
     problem = sagda.AUC.of(clients, Wide())
     shape = {"cohort": 3, "batch_size": 2}
@@ -158,7 +158,7 @@ def look_at_runs(runs, rows=3000):
 
 
 def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):
-    """What a network makes of all rows of all runs need not be there at once."""
+    """The layers of a network are not in memory for all rows of all runs at once."""
     at_once, much = look_at_runs(5)
     monkeypatch.setattr(traced, "MEMORY", 2**20)
     evaluate.clear_cache()
@@ -173,7 +173,7 @@ def test_an_evaluation_takes_as_many_rows_and_runs_as_fit(monkeypatch):
 
 @pytest.mark.parametrize("kernel", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
-    """The table of all variates is written over where it lies."""
+    """The table of all control variates is updated in place."""
 
     def beside(M):
         label = np.where(np.arange(M) % 3, 1.0, -1.0).astype(np.float32)
@@ -196,7 +196,9 @@ def test_a_round_needs_no_memory_for_those_who_are_away(kernel):
         return sizes.temp_size_in_bytes, sizes.alias_size_in_bytes
 
     (few, small), (many, large) = beside(1000), beside(30_000)
-    assert large > 30_000 * 8 * 4 > small  # the table is among what is written over
+    assert (
+        large > 30_000 * 8 * 4 > small
+    )  # the table is one of the arrays that are updated in place
     assert many < few + 1000
 
 
@@ -221,7 +223,7 @@ print(json.dumps({"code": code, "misses": len(misses)}), file=sys.stderr)
 
 @pytest.mark.slow
 def test_a_second_command_of_the_same_shapes_compiles_nothing(tmp_path):
-    """Other rates and another seed are arguments of the programs that are kept."""
+    """Rates and seeds are arguments of the stored programs."""
     env = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     env.pop("XLA_FLAGS", None)
     common = ["--problem", "quadratic", "--rounds", "4", "--batch-size", "2", "--json"]
@@ -260,7 +262,7 @@ class Counted(NamedTuple):
 
 @sagda.method
 def counting(*, parts: int = 1) -> sagda.Algorithm:
-    """Clients remember whole numbers that single precision has no room for."""
+    """The memories of clients can be integers too large for single precision."""
 
     def client(f, z, memory, turn):
         return f.grad(z, f.draw(turn.key("step"))), memory

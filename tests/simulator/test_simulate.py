@@ -1,4 +1,4 @@
-"""The simulator: same bits, no matter how a run is cut; drop-outs; divergence."""
+"""Check the simulator: chunks, resuming, drop-outs, cohorts and divergence."""
 
 import dataclasses
 import warnings
@@ -21,7 +21,7 @@ from support import flat, run64, same_bits, uneven_table
 START = Point(np.ones(3), np.ones(2))
 
 
-# The others' texts are theirs, or nearly.
+# The docstrings of the other functions are almost the same.
 QUICK = ("sagda-i", "sagda-ii")
 
 
@@ -46,7 +46,7 @@ def run(name, quadratic, **options):
 
 
 def test_however_a_run_is_cut_its_bits_are_the_same(name, quadratic):
-    """Twice; in chunks; evaluated seldom; stopped and resumed."""
+    """Repeated, chunked and resumed runs are bit-for-bit the same."""
     whole = run(name, quadratic)
     same_bits(whole, run(name, quadratic))
     same_bits(whole, run(name, quadratic, chunk=5))
@@ -66,7 +66,7 @@ def test_however_a_run_is_cut_its_bits_are_the_same(name, quadratic):
 
 
 def test_counts_do_not_depend_on_how_a_run_is_cut(uneven):
-    """Unequal clients, whole passes, and drop-outs that change who takes part."""
+    """The clients are unequal, compute gradients on all rows, and drop out."""
     problem = sagda.AUC.of(uneven)
     runs = [
         sagda.simulate(
@@ -179,7 +179,7 @@ def test_permuting_clients_changes_nothing_beyond_rounding(name):
 
 
 def test_a_round_without_replies_changes_nothing(quadratic):
-    """One client of six, failing four times in ten: most rounds are lost."""
+    """One of six clients takes part and fails with probability 0.4: rounds are lost."""
     out = None
     for rounds in range(1, 9):
         before = out
@@ -220,9 +220,9 @@ class Marked(NamedTuple):
 
 @sagda.method
 def three_exchanges():
-    """The second draws a fresh cohort, the third must go on with that one."""
+    """Return an algorithm whose second phase draws a new cohort, used by the third."""
 
-    def mark(f, state, turn):  # clients are told apart by their gradients
+    def mark(f, state, turn):  # clients have different gradients
         return f.grad(state.z, f.whole(turn.key("mark"))).x[0]
 
     def first(f, state, memory, turn):
@@ -252,7 +252,7 @@ def test_a_phase_goes_on_with_the_latest_cohort(quadratic):
 
 
 def test_truth_values_stay_truth_values(uneven):
-    """A field of a problem, negated inside the loss."""
+    """A Boolean field of a problem can be negated inside the loss."""
 
     @dataclass(frozen=True)
     class Masked(sagda.Problem):
@@ -297,7 +297,7 @@ def test_saved_arrays_resume_as_the_run_does(quadratic):
 
 @pytest.mark.slow
 def test_the_mean_of_memories_is_made_fresh_now_and_then(quadratic, monkeypatch):
-    """Rounding drift in the running mean is wiped out by the next fresh mean."""
+    """Rounding errors in the mean of the memories disappear when it is recomputed."""
     from sagda.simulator import rounds
 
     monkeypatch.setattr(rounds, "REFRESH", 4)
@@ -335,7 +335,7 @@ def test_divergence_stops_the_run_and_keeps_its_history(quadratic):
 
 
 def test_one_seed_may_diverge_alone(quadratic):
-    """The other goes on to the end."""
+    """The other seed continues to the last round."""
     problem, federation = quadratic
     out = sagda.simulate(
         sagda_i(local_lr=0.05),
@@ -372,7 +372,7 @@ def test_progress_is_told(quadratic):
 
 
 def test_a_projected_problem_stays_feasible():
-    """Clients and server both project."""
+    """Both the clients and the server project."""
 
     @dataclasses.dataclass(frozen=True)
     class Boxed(sagda.Quadratic):

@@ -1,4 +1,4 @@
-"""Sweeps: rates and seeds in one program, grids, searches, and their folder."""
+"""Check sweeps of rates and seeds, grids, searches, and the folder of a sweep."""
 
 import csv
 import itertools
@@ -91,7 +91,7 @@ def test_a_grid_leaves_a_folder_with_its_heat_map(here, capsys):
     page = Path("s/report.html").read_text()
     assert '"heat"' in page
     assert "diverged" in page
-    # The same again is done at once, and the saved configuration repeats it.
+    # Repeating the command is quick, and the saved configuration repeats the sweep.
     assert command(*words, "--seeds", "2", "--out", "s") == 0
     assert main(["sweep", "--config", "s/config.toml", "--out", "t"]) == 0
     model = "model.safetensors"
@@ -197,7 +197,7 @@ class Everything(dict):
 
 
 def swept(folder, stop=lambda: False, **values):
-    """A sweep into a folder; two programs or two batches, two seeds."""
+    """Run a sweep into a folder, with two programs or two batches, and two seeds."""
     common = {"problem": "quadratic", "clients": 4, "samples": 4, "batch_size": 2}
     common |= {"rounds": 9, "seeds": 2, "dropout": 0.2, "cohort": 2}
     nothing = lambda *_: None
@@ -206,7 +206,7 @@ def swept(folder, stop=lambda: False, **values):
 
 
 def interrupted(folder, after, **values):
-    """The same, stopped after that many looks."""
+    """Run the same sweep, but stop it after `after` calls of `stop`."""
     looks = itertools.count(1)
     with pytest.raises(Stopped):
         swept(folder, lambda: next(looks) >= after, **values)
@@ -231,7 +231,7 @@ def test_a_stopped_sweep_ends_as_if_unbroken(tmp_path, kind):
     swept(tmp_path / "whole", **SWEEPS[kind])
     parts = tmp_path / "parts"
     interrupted(parts, 3, **SWEEPS[kind])
-    # The first batch is done by now, and the second on its way.
+    # The first batch is complete now, and the second one has begun.
     interrupted(parts, 10, **SWEEPS[kind])
     kept = json.loads((parts / "checkpoint/manifest.json").read_text())["algorithms"]
     assert [entry["round"] == 9 for entry in kept.values()] == [True, False]
@@ -240,7 +240,7 @@ def test_a_stopped_sweep_ends_as_if_unbroken(tmp_path, kind):
 
 
 def test_other_points_never_go_on_from_a_batch(tmp_path, monkeypatch):
-    """Another version of the sampler may ask for others after a stop."""
+    """After a stop, a new version of the sampler may propose different points."""
     search = {"grid": {"local_lr": "0.001:0.1"}, "trials": 2}
     asked = lambda *points: [[GridPoint((("local_lr", lr),)) for lr in points]]
     monkeypatch.setattr(grid, "searched", lambda *_: asked(0.01, 0.02))
