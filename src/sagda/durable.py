@@ -151,6 +151,7 @@ def lock(folder: Path) -> Iterator[None]:
                 f"process {holder or 'unknown'} is writing to {folder}; wait until it "
                 "ends, or choose another folder with --out."
             ) from None
+        # The file names the process that holds the lock, for the message above.
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield

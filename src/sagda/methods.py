@@ -32,6 +32,7 @@ class Method:
     def __init__(self, factory: Callable[..., Algorithm], arguments: Mapping[str, Any]):
         self.factory = factory
         self.arguments = dict(arguments)
+        # `dynamic` are names of arguments of the compiled program, see `pytree.split`.
         self.dynamic, self.fixed = split(self.arguments)
 
     @property

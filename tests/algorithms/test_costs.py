@@ -57,7 +57,7 @@ def test_gradients_in_a_loop_of_unknown_length_are_refused():
         built = sagda.fsgda().build()
         return built._replace(phases=(built.phases[0]._replace(client=local),))
 
-    with pytest.raises(ValueError, match=r"cannot be counted; use sagda\.loop"):
+    with pytest.raises(ValueError, match=r"cannot be counted; use `sagda\.loop`"):
         cost(endless().build(), Z)
 
 

@@ -33,7 +33,7 @@ def test_links_are_not_followed(tmp_path):
         durable.append(tmp_path / "file", b"new", 0)
     assert target.read_text() == "saved"
     (tmp_path / "folder").symlink_to(tmp_path)
-    with pytest.raises(BadValue, match="not a link to one"):
+    with pytest.raises(BadValue, match="not a file or a link"):
         durable.private(tmp_path / "folder")
 
 

@@ -104,6 +104,7 @@ def checked_starts(problem: Problem, starts: Any, given: Point | None) -> Point:
 def given_starts(start: Point, starts: Point) -> Point:
     """Return `start` repeated for every run. Raises unless it has the right shapes."""
     shapes = lambda tree: jax.tree.map(np.shape, tree)
+    # `starts` has the runs on axis 0, and `start` is the start of one run.
     expected = jax.tree.map(lambda a: a.shape[1:], starts)
     alike = jax.tree.structure(start) == jax.tree.structure(starts)
     if not alike or shapes(start) != expected:
@@ -124,6 +125,7 @@ def check_feasible(problem: Problem, starts: Point) -> None:
         check_set(f"{name}_in", convex_set)
         if convex_set is None:
             continue
+        # All starts have the same shapes, so the first one shows whether the set fits.
         convex_set.fit(name, jax.tree.map(lambda a: a[0], tree))
         if not np.all(jax.vmap(convex_set.holds)(tree)):
             raise BadValue(

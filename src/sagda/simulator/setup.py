@@ -24,7 +24,7 @@ from sagda.simulator.objective import Clients, Sampled
 @register
 @dataclass(frozen=True)
 class Setup:
-    """The clients, and the number of them that take part in a round."""
+    """The constant data of rounds: clients, drop-out probability and cohort size."""
 
     clients: Clients
     dropout: float | None  # None: the compiled program contains no drop-outs

@@ -74,6 +74,7 @@ def alike(methods: Sequence[Method]) -> list[list[int]]:
 
 def apart(run: Run, methods: Sequence[Method]) -> list[Run]:
     """Split a run of several methods into one `Run` per method."""
+    # The runs are sorted by method, with the same number of seeds for each.
     seeds = len(run.history.seeds) // len(methods)
 
     def one(k: int, method: Method) -> Run:

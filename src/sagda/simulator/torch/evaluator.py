@@ -72,8 +72,11 @@ class TorchEvaluator:
         losses = torch.cat(values).double().numpy()
         weight = self.weight.double().numpy()
         M = self.clients
+        # The weight of a row is 1 / (M n_i), so this is the mean loss of each client.
         each = np.bincount(self.owner, M * weight * losses, minlength=M)
         columns = {"f": weight @ losses, "worst_client_loss": each.max()}
+        # With the maximiser y of f(x, .), Phi and its gradient can be measured. Without
+        # it, only the gradients of f can.
         y = self.best_y(z.x) if problem.measures_phi else None
         if y is None:
             grad = self.grad(z)

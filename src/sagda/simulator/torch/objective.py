@@ -20,6 +20,7 @@ from sagda.problems.base import Problem
 from sagda.simulator.objective import Xi, drawn
 from sagda.simulator.setup import Ops, numbers
 
+# JAX draws the rows of PyTorch models also, so that both engines draw the same rows.
 draw_rows = jax.jit(drawn, static_argnums=(2, 3))
 
 
@@ -86,6 +87,7 @@ class TorchObjective(Objective):
             position = torch.from_numpy(xi.position.astype(np.int64))
             batch = self.rows.cut(self.start + position, position)
         problem = self.rows.problem
+        # Equal samples have equal random numbers in dropout layers.
         with seeded(*xi.seed.tolist()):
             grad = gradient(lambda z: problem.loss(z, batch, None).mean(), z)
         return problem.treat(grad)
@@ -102,6 +104,7 @@ def gradient(value: Any, z: Any) -> Any:
         total = value(jax.tree.unflatten(structure, leaves))
         grads = torch.autograd.grad(total, leaves, allow_unused=True)
     grads = [
+        # `grad` returns None for a tensor that `value` does not depend on.
         torch.zeros_like(a) if g is None else g
         for a, g in zip(leaves, grads, strict=True)
     ]
@@ -162,6 +165,7 @@ def client_part(
 
     Returns the reply, the value `kept` for the next phase, and the new memory.
     """
+    # The precision of the run is that of the rows.
     double = jax.tree.leaves(rows.table)[0].dtype == torch.float64
     with precision(double), torch.no_grad():
         memory = tensors(memory)
