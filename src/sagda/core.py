@@ -167,7 +167,7 @@ def descend_ascend(z: Point, d: Point, lr: Rates) -> Point:
 
 
 def moved(a: Any, c: Any, d: Any) -> Any:
-    """Return a + c d. PyTorch tensors need one operation for it."""
+    """Return a + c d, computed by a single operation for PyTorch tensors."""
     return a.add(d, alpha=float(c)) if is_torch(a) else a + c * d
 
 

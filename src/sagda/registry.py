@@ -1,8 +1,9 @@
-"""`Registry`: objects by name, each imported when it is first used.
+"""`Registry`: a dictionary of objects by name, imported when they are first used.
 
-An entry says where its object is defined, as in "auc:AUC". A new entry is therefore one
-line and needs no import. Algorithms, models, data sets, problems and trackers have a
-registry each, in the `__init__.py` of their room or next to their class.
+An entry such as "auc:AUC" names the module and the attribute of an object. So a new
+entry is one line and needs no import. There are registries of algorithms, models, data
+sets, problems and trackers. Each is in the `__init__.py` of its folder, or in the
+module of its class.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -13,11 +14,13 @@ T = TypeVar("T")
 
 
 class Registry(MutableMapping[str, T]):
-    """A dictionary whose values may be written as "module:attribute".
+    """A dictionary whose values may be strings of the form "module:attribute".
+
+    Reading such a value imports the module and returns the attribute.
 
     Args:
-        package: where the modules of such values lie, such as "sagda.problems".
-        entries: by name, an object or where to import it from.
+        package: the package of these modules, such as "sagda.problems".
+        entries: for each name, an object or a string "module:attribute".
 
     Examples:
         >>> registry = Registry("sagda.problems", {"auc": "auc:AUC"})

@@ -59,7 +59,7 @@ def connect(
         if host0 is None or processes is None or process is None:
             raise BadValue(
                 "--host0, --processes and --process must be given together; give "
-                "--processes alone only where srun or mpirun started the processes."
+                "--processes alone only if a launcher such as srun starts them."
             )
         network.address("--host0", host0)
         last = ", the number of the last process"

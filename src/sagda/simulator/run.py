@@ -163,6 +163,6 @@ def filled(like: PyTree, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
     if missing:
         raise BadValue(
             f"the saved run must have an array {missing[0]!r}, but does not; resume it "
-            "with its own method."
+            "with the method that it was made with."
         )
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[n] for n in expected])

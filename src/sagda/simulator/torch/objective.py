@@ -53,8 +53,7 @@ class TorchRows(NamedTuple):
         return cls(problem, data, federation.start, federation.size, batch_size)
 
     def cut(self, rows: Any, position: Any) -> Any:
-        """Return a batch of the table's `rows`, whose numbers within the client are
-        `position`."""
+        """Return the batch of `rows`. `position` has their numbers in the client."""
         batch = jax.tree.map(lambda column: column[rows], self.table)
         if isinstance(batch, Table):
             batch = batch._replace(position=position)
