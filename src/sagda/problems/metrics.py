@@ -247,8 +247,8 @@ def optional_columns(
     for name, metric in metrics:
         if name in inputs.columns:
             raise BadValue(
-                f"`metrics` may not define {name!r}, which is a column that "
-                f"{type(inputs.problem).__name__} measures; choose another name."
+                f"`metrics` must not define {name!r}, which is a column of "
+                f"{type(inputs.problem).__name__}; choose another name."
             )
         value = metric.value(inputs)
         if not isinstance(value, numbers.Number) and np.shape(value) != ():
