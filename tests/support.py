@@ -176,7 +176,7 @@ def run_in(
 def lead(folder, grid, register=None, config=None) -> Path:
     """Run the server in this process, in a new folder or to resume a run."""
     from sagda.federation.flower.grid import GridSites
-    from sagda.federation.server.results import run_federation
+    from sagda.federation.server.process import run_federation
 
     connect = lambda timeout, notify: GridSites(grid, timeout, register, notify)
     run_federation(folder, connect, name="run1", config=config)

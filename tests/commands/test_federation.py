@@ -10,10 +10,10 @@ from sagda import network
 from sagda.check import BadValue
 from sagda.federation.protocol.letters import Introduction
 from sagda.federation.server.gathering import unfit
-from sagda.federation.server.results import claim
+from sagda.federation.server.process import claim
 from sagda.federation.site.folder import SiteFolder
 from sagda.federation.site.rows import signed
-from sagda.federation.terms import Terms, read_terms, write_terms
+from sagda.federation.terms import Terms, read_settings, write_settings
 from support import command
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
@@ -149,9 +149,9 @@ def test_a_servers_file_comes_back_as_it_was_written(here):
         '[set.sagda-i]\nstart = "warm"\n[set.dro]\nlambda_2 = 0.5\n'
         "[federation]\nsites = 4\nmin_clients = 2\nbound = 9.5\n"
     )
-    config, options = read_terms(here / "all.toml")
-    (here / "again.toml").write_text(write_terms(config, options))
-    assert read_terms(here / "again.toml") == (config, options)
+    config, options = read_settings(here / "all.toml")
+    (here / "again.toml").write_text(write_settings(config, options))
+    assert read_settings(here / "again.toml") == (config, options)
     claim(here / "run", here / "all.toml")
     claim(here / "run", here / "all.toml")
     other = (here / "all.toml").read_text().replace("cohort = 3", "cohort = 2")
@@ -161,7 +161,7 @@ def test_a_servers_file_comes_back_as_it_was_written(here):
 
 
 def test_terms_follow_from_all_sites_together(here):
-    config, _ = read_terms(here / "good.toml")
+    config, _ = read_settings(here / "good.toml")
     sites = [Introduction("a", 10, 1, 3), Introduction("b", 40, 20, 3)]
     terms = Terms.settle(config, sites)
     assert (terms.tau, terms.samples, terms.features) == (0.3, 40, 3)

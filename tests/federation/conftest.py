@@ -10,9 +10,9 @@ from support import SITES, uneven_table
 def shared_programs(monkeypatch):
     """Use the compile cache of the other tests, and shorten all waiting times."""
     from sagda.federation.flower import apps, grid
-    from sagda.federation.server import federated_run, results
+    from sagda.federation.server import federated_run, process
 
-    for module in (apps, results):
+    for module in (apps, process):
         monkeypatch.setattr(module, "keep_programs", lambda folder: None)
     monkeypatch.setattr(federated_run, "RETRY", 0.0)
     monkeypatch.setattr(federated_run, "GRACE", 2.0)

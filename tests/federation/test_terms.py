@@ -4,7 +4,7 @@ import pytest
 import tomli_w
 
 from sagda.check import BadValue
-from sagda.federation.terms import read_terms
+from sagda.federation.terms import read_settings
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_filters_are_checked(table, said, tmp_path):
     path = tmp_path / "server.toml"
     path.write_text(tomli_w.dumps({"federation": table}))
     with pytest.raises(BadValue) as found:
-        read_terms(path)
+        read_settings(path)
     assert said in str(found.value)

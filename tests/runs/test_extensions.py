@@ -116,9 +116,9 @@ def test_what_a_problem_has_decides_what_may_be_asked_of_it(capsys):
 def test_a_registered_problem_runs_in_a_federation_and_agrees(tmp_path, monkeypatch):
     pytest.importorskip("flwr", reason="needs Flower: pip install 'sagda[flower]'")
     from sagda.federation.flower import apps
-    from sagda.federation.server import results
+    from sagda.federation.server import process
 
-    for module in (apps, results):
+    for module in (apps, process):
         monkeypatch.setattr(module, "keep_programs", lambda folder: None, raising=False)
     clients = uneven_table([4] * 5)
     features = clients.data.features.astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 import sagda
 from sagda import EarlyStop, History, MLflow, TensorBoard, sagda_i
 from sagda.check import BadKind, BadValue
-from sagda.federation.terms import read_terms
+from sagda.federation.terms import read_settings
 from sagda.runs.config import Config, write_toml
 from sagda.simulator import loop
 from sagda.simulator.checks import columns_of
@@ -469,7 +469,7 @@ def test_a_federation_has_neither(tmp_path):
     file = tmp_path / "server.toml"
     file.write_text('track = "mlflow"\n')
     with pytest.raises(BadValue, match="`track` is for simulations"):
-        read_terms(file)
+        read_settings(file)
 
 
 def test_other_configurations_are_as_before():

@@ -58,7 +58,7 @@ def data(
 
 def partition(
     *,
-    setup: Settings = Settings(),
+    settings: Settings = Settings(),
     picture: Annotated[
         Path | None,
         flag("Draw the split to this file: .png, .pdf, .svg or .html.", "output"),
@@ -73,7 +73,7 @@ def partition(
     from sagda.runs.experiment import prepare, resolve
     from sagda.runs.output import label_counts
 
-    federation = prepare(resolve(setup.merged(), setup.assignments)).federation
+    federation = prepare(resolve(settings.merged(), settings.assignments)).federation
     counts = label_counts(federation)
     if picture is not None:
         from sagda.report.charts import split_chart, write_picture

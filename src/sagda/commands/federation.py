@@ -180,11 +180,11 @@ def serve(
     from sagda.federation.flower import superlink
     from sagda.federation.flower.nginx import program
     from sagda.federation.server.display import FederationDisplay
-    from sagda.federation.server.results import claim
-    from sagda.federation.terms import read_terms
+    from sagda.federation.server.process import claim
+    from sagda.federation.terms import read_settings
     from sagda.federation.trust.authority import Keys
 
-    read_terms(config)
+    read_settings(config)
     proxied = proxy or host not in LOOPBACK
     if proxied:
         program()

@@ -32,7 +32,7 @@ FOUR = ["sagda-i", "sagda-ii", "fsgda", "parallel-sgda"]
 def run(
     *,
     algorithm: Name = None,
-    setup: Settings = Settings(),
+    settings: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
@@ -43,8 +43,8 @@ def run(
     Examples: `sagda run --algorithm sagda-ii --rounds 200 --seeds 3`,
     `sagda run --config runs/mine/config.toml --out runs/again`
     """
-    config = setup.of_one("run", algorithm)
-    return execute_into(config, out, execution, setup.assignments)
+    config = settings.of_one("run", algorithm)
+    return execute_into(config, out, execution, settings.assignments)
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
             "method",
         ),
     ] = None,
-    setup: Settings = Settings(),
+    settings: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
@@ -68,13 +68,13 @@ def compare(
     Example: `sagda compare --algorithms sagda-i,fsgda --seeds 3 --set start=warm`
     """
     names = [n.strip() for n in algorithms.split(",")] if algorithms else None
-    if names is None and setup.config is None:
+    if names is None and settings.config is None:
         names = FOUR
     elif names == ["all"]:
         from sagda.algorithms import ALGORITHMS
 
         names = list(ALGORITHMS)
-    return execute_into(setup.merged(names), out, execution, setup.assignments)
+    return execute_into(settings.merged(names), out, execution, settings.assignments)
 
 
 def sweep(
@@ -97,7 +97,7 @@ def sweep(
         ),
     ] = None,
     algorithm: Name = None,
-    setup: Settings = Settings(),
+    settings: Settings = Settings(),
     out: Out = None,
     execution: Execution = Execution(),
 ) -> int:
@@ -110,14 +110,14 @@ def sweep(
     """
     from sagda.runs.grid import check_grid, parse_grid
 
-    values = setup.of_one("sweep", algorithm).model_dump()
+    values = settings.of_one("sweep", algorithm).model_dump()
     if grid:
         values["grid"] = parse_grid(grid)
     if trials is not None:
         values["trials"] = trials
     config = build(values)
     check_grid(config)
-    return execute_into(config, out, execution, setup.assignments)
+    return execute_into(config, out, execution, settings.assignments)
 
 
 def resume(

@@ -29,7 +29,7 @@ MaxServer = Annotated[
 def advise(
     *,
     algorithm: Name = None,
-    setup: Settings = Settings(),
+    settings: Settings = Settings(),
     epsilon: Annotated[
         float | None,
         flag("Also compute the rounds that are needed for ||grad Phi|| <= epsilon."),
@@ -55,10 +55,10 @@ def advise(
     """
     from sagda.runs.experiment import prepare, resolve
 
-    config = setup.of_one("advise", algorithm)
+    config = settings.of_one("advise", algorithm)
     check_picture(picture)
     start_jax()
-    experiment = prepare(resolve(config, setup.assignments))
+    experiment = prepare(resolve(config, settings.assignments))
     from sagda import theory
 
     values = experiment.config

@@ -53,7 +53,7 @@ Words with a special meaning here:
     question: what a site must compute in an evaluation. See `questions.py`.
     farewell: the letter `Bye`. It ends the part of a site and brings the model.
 
-`server/results.py` runs the process of the server. `server/federated_run.py` decides
+`server/process.py` runs the process of the server. `server/federated_run.py` decides
 who takes part, `server/rounds.py` computes a round, and `protocol/` decides which
 replies count. `transport.py` is all that the server knows of a transport. Events
 (events.py) are written to files by `server/status.py` and `server/audit.py`.

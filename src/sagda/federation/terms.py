@@ -94,7 +94,7 @@ class Options(BaseModel):
         return value
 
 
-def read_terms(path: Path) -> tuple[Config, Options]:
+def read_settings(path: Path) -> tuple[Config, Options]:
     """Read the server's file: return its configuration and its table `[federation]`."""
     values, text = configs.read_toml(path)
     table = values.pop(TABLE, {})
@@ -165,8 +165,8 @@ def check_numbers(config: Config, options: Options) -> None:
         )
 
 
-def write_terms(config: Config, options: Options) -> str:
-    """Return configuration and options as a TOML text, which `read_terms` can read."""
+def write_settings(config: Config, options: Options) -> str:
+    """Return configuration and options as TOML, which `read_settings` can read."""
     values = config.model_dump(exclude_none=True, exclude=set(BROUGHT))
     given = options.model_dump(exclude_none=True)
     return configs.toml_text({"schema": configs.SCHEMA, **values, TABLE: given})

@@ -20,7 +20,7 @@ from sagda.federation.protocol.client import Cache
 from sagda.federation.protocol.letters import Introduction, Letter
 from sagda.federation.protocol.server import Member, ServerState
 from sagda.federation.protocol.wire import Spec
-from sagda.federation.server.results import SERVER
+from sagda.federation.server.process import SERVER
 from sagda.federation.server.rounds import FederatedRounds, first_state
 from sagda.federation.server.store import (
     Manifest,

@@ -25,7 +25,7 @@ from sagda.federation.flower.guards import guard_grid
 from sagda.federation.flower.messages import UnreadLetter, records_of
 from sagda.federation.protocol.letters import Fault, Letter, mark_of
 from sagda.federation.protocol.wire import Refused
-from sagda.federation.server.results import run_federation
+from sagda.federation.server.process import run_federation
 from sagda.federation.site.folder import SiteFolder
 from sagda.federation.trust.site_keys import Register
 from sagda.models.user_code import allow

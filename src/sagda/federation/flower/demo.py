@@ -19,7 +19,7 @@ from sagda.data.datasets import load
 from sagda.data.partition import partition
 from sagda.federation.flower.processes import Process
 from sagda.federation.flower.superlink import RunEnd, Show
-from sagda.federation.server.results import SERVER
+from sagda.federation.server.process import SERVER
 from sagda.federation.server.status import read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import make_site

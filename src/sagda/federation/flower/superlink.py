@@ -24,7 +24,7 @@ from sagda.federation.flower.app_config import APP, FOLDER, MODEL, REGISTER
 from sagda.federation.flower.nginx import Proxy
 from sagda.federation.flower.processes import Process, lives, program
 from sagda.federation.server.audit import Audit
-from sagda.federation.server.results import RESET, SERVER
+from sagda.federation.server.process import RESET, SERVER
 from sagda.federation.server.status import FILE, FederationStatus, read_status
 from sagda.federation.trust.authority import Keys
 from sagda.federation.trust.site_keys import PUBLIC, Register

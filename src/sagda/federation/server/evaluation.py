@@ -88,7 +88,7 @@ def ask(
     framing = rounds.transport.framing
     answers = {}
     rounds.notify(Event.ASKED, phase="evaluate", names=sorted(names))
-    for name, letter in rounds.exchange(letters):
+    for name, letter in rounds.send(letters):
         size += letter.bytes
         try:
             if name not in letters:

@@ -191,7 +191,7 @@ class FederatedRun:
         )
         letters = dict.fromkeys(names, Letter(note, 0, rounds.terms))
         # The answers are not used, but the exchange runs only while they are read.
-        for _ in rounds.exchange(letters, min(self.options.timeout, PARTING)):
+        for _ in rounds.send(letters, min(self.options.timeout, PARTING)):
             pass
 
     # Evaluation.

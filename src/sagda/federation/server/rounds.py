@@ -88,7 +88,7 @@ def mean(*arrays: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Exchanges:
+class Attempt:
     """The members that were asked and accepted in one attempt at a round, by name."""
 
     # Members asked in the present phase. None: the cohort is not drawn yet.
@@ -200,10 +200,10 @@ class FederatedRounds:
         t, started = self.state.round, time.monotonic()
         opening = bool(self.algorithm.opening) and not self.state.opened
         # Every member takes part in the opening. In a round, `compute` draws a cohort.
-        exchanges = Exchanges(self.state.order if opening else None)
+        attempt = Attempt(self.state.order if opening else None)
         self.filtered.clear()
         try:
-            variables, members = self.compute(opening, exchanges)
+            variables, members = self.compute(opening, attempt)
         except TooFew:
             self.protocol.abandon()
             self.failed += 1
@@ -216,19 +216,15 @@ class FederatedRounds:
                 "round": None if opening else t,
                 "epoch": self.state.epoch,
                 "members": {n: m.number for n, m in self.state.members.items()},
-                "accepted": exchanges.accepted,
+                "accepted": attempt.accepted,
             }
         )
         self.failed = 0
         self.protocol.commit(variables, members, 0 if opening else 1, self.traffic)
-        self.notify(
-            Event.COMMITTED, round=self.state.round, accepted=exchanges.accepted
-        )
+        self.notify(Event.COMMITTED, round=self.state.round, accepted=attempt.accepted)
         return True
 
-    def compute(
-        self, opening: bool, exchanges: Exchanges
-    ) -> tuple[Any, dict[str, Member]]:
+    def compute(self, opening: bool, attempt: Attempt) -> tuple[Any, dict[str, Member]]:
         """Return the state of the algorithm and the members after a round.
 
         Nothing is committed here. Raises `TooFew` if the round must be abandoned.
@@ -239,15 +235,15 @@ class FederatedRounds:
         def exchange(phase: Phase, message: Any, carry: Any) -> Any:
             # `run_round` calls this once per phase. `message` is the broadcast, and the
             # result is the mean of the replies.
-            if exchanges.asked is None or (phase.resample and not opening):
-                exchanges.asked = self.cohort(phase)
-            exchanges.ever.update(exchanges.asked)
-            accepted = self.ask(phase.name, on_host(message), exchanges.asked)
+            if attempt.asked is None or (phase.resample and not opening):
+                attempt.asked = self.cohort(phase)
+            attempt.ever.update(attempt.asked)
+            accepted = self.ask(phase.name, on_host(message), attempt.asked)
             if len(accepted) < self.options.min_clients:
                 raise TooFew
             # The next phase asks only these sites: they have stored the values that it
             # needs.
-            names = exchanges.asked = exchanges.accepted[phase.name] = sorted(accepted)
+            names = attempt.asked = attempt.accepted[phase.name] = sorted(accepted)
             spec = self.specs.up[phase.name]
             replies = [spec.unpack(accepted[name].payload) for name in names]
             share = len(replies) / len(self.state.members)
@@ -269,8 +265,8 @@ class FederatedRounds:
             # The mean V / M is not part of the state: it is computed from the table.
             variables = variables._replace(**{algorithm.mean: None})
         # A site whose answer was filtered has answered, so it does not count as absent.
-        answered = [*exchanges.accepted[last], *self.filtered]
-        members = self.protocol.attended(members, exchanges.ever, answered)
+        answered = [*attempt.accepted[last], *self.filtered]
+        members = self.protocol.attended(members, attempt.ever, answered)
         return on_host(variables), members
 
     def draw(self, phase: Phase) -> list[str]:
@@ -358,19 +354,19 @@ class FederatedRounds:
     def counted(
         self, phase: str, letters: Mapping[str, Letter]
     ) -> Iterator[tuple[str, Letter]]:
-        """Run an exchange like `exchange`, and count its letters in `traffic`."""
+        """Send letters with `send`, and count its letters in `traffic`."""
         framing = self.transport.framing
         for name, letter in letters.items():
             rows = {phase: self.rows.get(name, 0)}
             self.traffic = self.traffic.plus(
                 down=letter.bytes, asked={phase: 1}, rows=rows
             )
-        for name, letter in self.exchange(letters):
+        for name, letter in self.send(letters):
             self.traffic = self.traffic.plus(up=letter.bytes)
             yield name, letter
         self.traffic = self.traffic.plus(framing=self.transport.framing - framing)
 
-    def exchange(
+    def send(
         self, letters: Mapping[str, Letter], seconds: float | None = None
     ) -> Iterator[tuple[str, Letter]]:
         """Send letters, and yield (name, answer) as answers arrive.

@@ -23,7 +23,7 @@ from sagda.federation.server.gathering import NoClients, begin, resume
 from sagda.federation.server.rounds import finite
 from sagda.federation.server.status import StatusFile
 from sagda.federation.server.store import holds_run
-from sagda.federation.terms import read_terms, write_terms
+from sagda.federation.terms import read_settings, write_settings
 from sagda.federation.transport import Connect
 from sagda.runs import folder as run_folder
 from sagda.runs.output import summary_of, write_run
@@ -68,7 +68,7 @@ def run_federation(
     path = folder / "config.toml"
     if not path.exists() and config is not None:
         claim(folder, config)
-    settings, options = read_terms(path)
+    settings, options = read_settings(path)
     home = durable.private(folder / SERVER)
     with contextlib.ExitStack() as stack:
         lock_patiently(stack, home)
@@ -123,7 +123,7 @@ def claim(folder: Path, config: Path) -> None:
 
     Raises `BadValue` if the folder holds another run or other files.
     """
-    text = write_terms(*read_terms(config))
+    text = write_settings(*read_settings(config))
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.claim(folder, text, known=(SERVER, "sites"))
 
