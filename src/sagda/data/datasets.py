@@ -55,8 +55,8 @@ def binary(table: Table, positive: Any = None) -> Table:
     if positive is None:
         if len(classes) > 2 or not numeric:
             raise BadValue(
-                f"`positive` must name the positive class, unless labels are two "
-                f"numbers, but there are {len(classes)} classes: {shown}."
+                "`positive` must name the positive class if labels are not two "
+                f"numbers, got none; choose one of {len(classes)} classes: {shown}."
             )
         positive = classes[-1]
     elif positive not in classes.tolist():
