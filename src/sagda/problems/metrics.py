@@ -1,6 +1,6 @@
 """The columns of a history: how they are measured, labelled and compared.
 
-To add an optional metric, write one entry in `OPTIONAL` and its label in `METRICS`. For
+To add an optional metric, write one entry in `OPTIONAL` and its label in `LABELS`. For
 a single run, pass a function: `simulate(..., metrics={"name": function})`. Counts of
 bytes and gradients are not here: they are in `algorithms.costs`.
 """
@@ -53,7 +53,7 @@ class Metric(NamedTuple):
 
 # One entry per column. Reports show metrics in this order. They compare runs by the
 # first metric with `judged=True` that the runs have.
-METRICS: dict[str, Metric] = {
+LABELS: dict[str, Metric] = {
     "grad_phi_sq": Metric(
         "‖∇Φ(x)‖²", "‖∇Φ‖²", "||grad Phi||^2", logarithmic=True, judged=True
     ),
@@ -97,7 +97,7 @@ AXES = {
 def metric_of(name: str) -> Metric:
     """Return how to present the column `name`; for a custom metric, by its name."""
     number = re.fullmatch(r"share_\d+", name)
-    metric = METRICS.get("share" if number else name, Metric(name))
+    metric = LABELS.get("share" if number else name, Metric(name))
     return metric._replace(
         short=metric.short or metric.label, symbol=metric.symbol or name
     )
@@ -105,7 +105,7 @@ def metric_of(name: str) -> Metric:
 
 def judged_by(columns: Collection[str]) -> str:
     """Return the column by which runs with these columns are compared."""
-    return next(name for name, one in METRICS.items() if one.judged and name in columns)
+    return next(name for name, one in LABELS.items() if one.judged and name in columns)
 
 
 class MetricInputs(NamedTuple):

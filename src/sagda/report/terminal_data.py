@@ -18,7 +18,7 @@ from sagda.data.datasets import DATASETS, load
 from sagda.data.federation import Federation, Table
 from sagda.data.partition import PARTITIONS
 from sagda.problems import PROBLEMS
-from sagda.problems.metrics import METRICS
+from sagda.problems.metrics import LABELS, OPTIONAL, metric_of
 from sagda.report.blocks import Grid
 from sagda.report.terminal import LISTED, rich_table
 from sagda.runs.parameters import options_of
@@ -142,9 +142,9 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         "data": {n: entry(s.load, []) for n, s in DATASETS.items()},
         "partitions": {n: entry(f, keywords(f)) for n, f in PARTITIONS.items()},
         "metrics": {
-            n: {"what": m.label, "parameters": []}
-            for n, m in METRICS.items()
-            if m.shown
+            n: {"what": metric_of(n).label, "parameters": []}
+            for n in dict.fromkeys([*LABELS, *OPTIONAL])
+            if metric_of(n).shown
         },
         "trackers": {n: entry(c, []) for n, c in TRACKERS.items()},
     }

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from sagda.check import BadValue
-from sagda.problems.metrics import METRICS, judged_by, metric_of
+from sagda.problems.metrics import LABELS, judged_by, metric_of
 from sagda.simulator.history import COUNTS, History
 
 PICTURES = "images.safetensors"
@@ -37,10 +37,10 @@ class Results(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The columns to show, in the order of `METRICS`, with custom metrics last."""
+        """The columns to show, in the order of `LABELS`, with custom metrics last."""
         columns = next(iter(self.columns.values()))
-        custom = [n for n in columns if n not in METRICS and n not in COUNTS]
-        names = [name for name in (*METRICS, *custom) if name in columns]
+        custom = [n for n in columns if n not in LABELS and n not in COUNTS]
+        names = [name for name in (*LABELS, *custom) if name in columns]
         # The table shows Phi(x) = max_y f(x, y) instead of f, where Phi was measured.
         hidden = {"f"} if "phi" in columns else set()
         return [name for name in names if metric_of(name).shown and name not in hidden]

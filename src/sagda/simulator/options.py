@@ -19,7 +19,7 @@ from sagda.core import Point
 from sagda.data.federation import Federation, Table
 from sagda.problems.base import Problem
 from sagda.problems.metrics import (
-    METRICS,
+    LABELS,
     ChosenMetrics,
     MetricArgument,
     chosen_metrics,
@@ -110,7 +110,7 @@ class RunOptions:
         check.kind("layout", self.layout, str, "such as 'auto'")
         parse(self.layout)
         for name, metric in self.chosen_metrics:
-            if metric.custom and name in (*METRICS, *COUNTS):
+            if metric.custom and name in (*LABELS, *COUNTS):
                 raise BadValue(
                     f"`metrics` must not define {name!r}, which is a column of sagda; "
                     "choose another name."
