@@ -111,6 +111,29 @@ def test_a_class_name_occurs_once():
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def lines_of_code(function: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> int:
+    """The lines of a function without its docstring, comments and empty lines."""
+    first = function.body[0]
+    documented = ast.get_docstring(function) is not None
+    docstring = range(first.lineno, (first.end_lineno or 0) + 1) if documented else ()
+    lines = text.splitlines()
+    numbers = range(function.lineno, (function.end_lineno or 0) + 1)
+    code = [n for n in numbers if n not in docstring and lines[n - 1].strip()]
+    return sum(not lines[n - 1].strip().startswith("#") for n in code)
+
+
+def test_no_function_is_longer_than_sixty_lines():
+    long = [
+        f"{path.relative_to(SOURCE)}:{node.name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for text in [path.read_text(encoding="utf-8")]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and lines_of_code(node, text) > 60
+    ]
+    assert long == []
+
+
 def test_every_module_says_what_it_is_for():
     silent = [name for name, tree in TREES.items() if not ast.get_docstring(tree)]
     assert silent == []

@@ -46,7 +46,7 @@ def mistake(capsys, *arguments):
         ("[federation]\nsite = 3", "`federation key` must be one of"),
         ("[federation]\nsites = 0", "`federation.sites` must be at least 1"),
         ("[federation]\ntimeout = -1", "`federation.timeout` must be greater than 0"),
-        ("federation = 3", "`federation` must be a table"),
+        ("federation = 3", "`federation` must be a TOML table"),
         ("local_lr = -1", "`local_lr` must be above zero"),
         ('[set.sagda-i]\nstart = "hot"', "`start` must be one of"),
     ],

@@ -188,7 +188,7 @@ def test_report_writes_page_and_figures(capsys):
     flags = ("--no-figures", "--no-theory")
     assert sagda("report", "r", *flags, capsys=capsys)[0] == 0
     page = Path("r/report.html").read_text()
-    assert "`sagda report FOLDER` measures it" in page
+    assert "`sagda report FOLDER` measures the constants" in page
     # A server's folder has no data to measure.
     with Path("r/config.toml").open("a") as file:
         file.write("\n[federation]\nsites = 3\n")

@@ -276,7 +276,7 @@ BAD = {
     ),
     "a column of an array": (
         lambda X, y: small().fit(X, y, client="site"),
-        "`client` must be an array of labels unless X is a pandas or polars",
+        "`client` must be an array with the client of each row, or the name of a",
     ),
     "a column that is not there": (
         lambda X, y: small().fit(pandas.DataFrame(X), y, client="site"),

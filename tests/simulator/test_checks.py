@@ -183,8 +183,8 @@ CASES = {
     ),
     "a metric with the name of a column": (
         lambda: simulate(metrics={"phi": lambda problem, z, rows, weight: 0.0}),
-        "`metrics` must not define 'phi', which is a column of sagda; choose another "
-        "name.",
+        "`metrics` must not define 'phi', because histories already have a column of "
+        "this name; choose another name.",
     ),
     "a metric of several numbers": (
         lambda: simulate(metrics={"x": lambda problem, z, rows, weight: weight}),

@@ -96,7 +96,7 @@ def test_runs_with_custom_metrics_resume():
 
 def test_a_problem_s_own_column_cannot_be_redefined():
     problem, clients = sagda.Quadratic.make(clients=4)
-    with pytest.raises(BadValue, match="which is a column of sagda"):
+    with pytest.raises(BadValue, match="have a column of this name"):
         sagda.simulate(
             sagda.fsgda(), problem, clients, rounds=1, batch_size=1,
             metrics={"distance_sq": lambda problem, z, rows, weight: 0.0},

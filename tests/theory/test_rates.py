@@ -113,7 +113,7 @@ def test_most_local_steps_is_the_last_that_holds():
         ),
         (
             lambda: rates.best("fsgda", Constants(1e29, 1e-29), Setting(1, 1, 1, 1)),
-            "no rates of fsgda satisfy every condition",
+            "fsgda would need rates below",
         ),
     ],
 )

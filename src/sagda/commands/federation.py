@@ -134,6 +134,16 @@ class JoinFlags:
         return replace(site, state=site.state.resolve())
 
 
+BehindProxy = Annotated[
+    bool,
+    flag(
+        "Put nginx in front of the server even on 127.0.0.1. For other addresses this "
+        "is always done.",
+        "security",
+    ),
+]
+
+
 def serve(
     config: Annotated[
         Path, flag("TOML file with the settings and a table [federation].")
@@ -148,14 +158,7 @@ def serve(
     keys: Annotated[
         Path, flag("Folder with the keys from `sagda keys init`.", "security")
     ] = Path("keys"),
-    proxy: Annotated[
-        bool,
-        flag(
-            "Put nginx in front of the server even on 127.0.0.1. For other addresses "
-            "this is always done.",
-            "security",
-        ),
-    ] = False,
+    proxy: BehindProxy = False,
     plaintext: Plaintext = False,
     reset: Annotated[
         bool,
@@ -303,9 +306,10 @@ def federation_demo(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Run a federation on this machine: one server and several sites, on a9a.
+    """Run a federation on this machine, with one server and several sites.
 
-    The server and the sites are real processes. The command trains, prints a table,
+    Its rows are those of the data set a9a. The server and the sites are real processes.
+    The command trains, prints a table,
     writes the run folder, and ends all processes that it started.
 
     Example: `sagda federation-demo --sites 3 --rounds 8`

@@ -19,30 +19,30 @@ def reproduce(
         str,
         flag(
             "Names of figures: fig1a to fig2d, partial, steps, local-rates, "
-            "server-rates, gan. `all` means all of these. `speedup` is run alone."
+            "server-rates, gan. `all` means all of these. `speedup` is not in `all` "
+            "and takes no other name with it."
         ),
     ],
     quick: Annotated[
-        bool,
-        flag("Use a tenth of the rounds and two seeds. The report mentions this."),
+        bool, flag("Use a tenth of the rounds and two seeds, and say so in the report.")
     ] = False,
     out: Annotated[
         Path | None,
-        flag("Folder to write to (default: reproduction, or reproduction-quick)."),
+        flag(
+            "Folder to write to (default: reproduction, with --quick: reproduction-quick)."
+        ),
     ] = None,
     smooth: Annotated[
         int, flag("Smooth each curve over this number of values. The paper uses 5.")
     ] = 1,
     retune: Annotated[
-        bool,
-        flag("Repeat the sweeps that choose the tuned rates. Write the new rates."),
+        bool, flag("Repeat the sweeps that choose the tuned rates, and write these.")
     ] = False,
     again: Annotated[
         bool, flag("Repeat the runs of figures that are already finished.")
     ] = False,
     docs: Annotated[
-        Path | None,
-        flag("Also write the report to this Markdown file, with its pictures."),
+        Path | None, flag("Also write the report and its pictures to a Markdown file.")
     ] = None,
     json: Json = False,
 ) -> int:

@@ -216,7 +216,13 @@ def curves(
         both = curves_of(algorithm, constants, setting, max_server_lr=max_server_lr)
     if picture is not None:
         write_picture(chart(both), picture)
-    facts = {
+    show = lambda: show_curves(algorithm, both, setting)
+    return say(json, curve_facts(both), show)
+
+
+def curve_facts(both: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of both curves, as values that can be written to JSON."""
+    return {
         over: [
             {
                 over: getattr(point.setting, over),
@@ -227,4 +233,3 @@ def curves(
         ]
         for over in both._fields
     }
-    return say(json, facts, lambda: show_curves(algorithm, both, setting))

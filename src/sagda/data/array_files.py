@@ -100,8 +100,8 @@ def read_libsvm(path: Path, client: str | None, width: int | None = None) -> Tab
     Args:
         path: the file.
         client: "qid" if the file names the client of each row, or None.
-        width: the number of features. A file omits zeros, so its largest index may be
-            smaller. None takes the largest index.
+        width: the number of features. It may exceed the largest index in the file,
+            because files omit zeros. If it is None, the largest index is used.
     """
     from sklearn.datasets import load_svmlight_file
 

@@ -28,7 +28,10 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def asked(table: Table, clients: int, samples: int | None) -> int:
-    """Return the number of rows that a partition uses. Raise if there are fewer."""
+    """Return the number of rows that a partition uses.
+
+    Raise `BadValue` if the table has fewer rows.
+    """
     rows = len(table.label)
     check.integer("clients", clients, low=1, high=rows, what=", the number of rows")
     if samples is None:

@@ -24,8 +24,9 @@ def take_column(X: Any, client: Any) -> tuple[Any, Any]:
     columns = getattr(X, "columns", None)
     if columns is None:
         raise BadValue(
-            "`client` must be an array of labels unless X is a pandas or polars frame, "
-            f"got {client!r} with X of type {type(X).__name__}."
+            "`client` must be an array with the client of each row, or the name of a "
+            f"column if X is a pandas or polars frame, got {client!r} with X of type "
+            f"{type(X).__name__}."
         )
     if client not in list(columns):
         raise BadValue(

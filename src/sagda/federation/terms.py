@@ -105,7 +105,10 @@ def read_settings(path: Path) -> tuple[Config, Options]:
         check_keys(values)
         config = check_config(configs.build(values, str(path), text))
         if not isinstance(table, dict):
-            raise BadValue(f"`{TABLE}` must be a table [{TABLE}], got {table!r}.")
+            raise BadValue(
+                f"`{TABLE}` must be a TOML table that begins with the line [{TABLE}], "
+                f"got {table!r}."
+            )
         try:
             options = Options(**table)
         except ValidationError as error:

@@ -103,7 +103,7 @@ def reproduce_figures(
 
 
 def verdict_facts(evidence: EvidenceOf) -> list[dict[str, str]]:
-    """Return the verdicts on all claims for JSON."""
+    """Return the verdicts on all claims, as values that can be written to JSON."""
     return [
         {
             "claim": verdict.claim.text,

@@ -187,8 +187,8 @@ def insert(page: Path, content: list[Block]) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise BadValue(
-            f"{page} must have the lines {BEGIN} and {END}, but one is missing; add "
-            "both where the results belong."
+            f"{page} must have both lines {BEGIN} and {END}, but at least one is "
+            "missing; put them before and after the place for the results."
         )
     markdown = as_markdown(content, page.parent / "images", "theory")
     durable.write(page, f"{before}{BEGIN}\n\n{markdown}\n{END}{after}")

@@ -88,8 +88,8 @@ class Problem(abc.ABC):
         options as keywords. Leave out `model` if x contains no scoring model.
         """
         raise BadKind(
-            f"{cls.__name__} cannot be built from a federation, because it does not "
-            f"define `of`; call {cls.__name__}(...) with its fields."
+            f"{cls.__name__} cannot be built from a federation, because it has no "
+            f"class method `of`; call {cls.__name__}(...) with its fields."
         )
 
     @classmethod
@@ -230,5 +230,8 @@ class Problem(abc.ABC):
         return {}
 
     def pictures(self, x: PyTree) -> jax.Array | None:
-        """Return pictures for the report, [count, height, width] in [0, 1], if any."""
+        """Return an array of pictures for the report, or None.
+
+        Its shape is [count, height, width], and its values are between 0 and 1.
+        """
         return None

@@ -1,7 +1,7 @@
 """Distributionally robust logistic regression with a non-convex regulariser.
 
-y has one entry per position of a row, as in the paper: y_j is the weight of the j-th
-row of every client. Weights of clients instead of rows are in `agnostic.py`.
+y has one entry per row number, as in the paper. The entry y_j is the weight of row j of
+every client. The problem in `agnostic.py` gives weights to clients instead.
 """
 
 from dataclasses import dataclass

@@ -92,7 +92,7 @@ class Config(BaseModel):
     problem: str = "auc"
     """Name of the problem, such as auc or dro; `sagda list` shows all."""
     model: str = "linear"
-    """Model that scores rows: linear, mlp or another name, or your FILE.py:FUNCTION."""
+    """Model that scores rows: linear, mlp, cnn, or your own FILE.py:FUNCTION."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Add (weight_decay / 2) ||x||^2 to the objective."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

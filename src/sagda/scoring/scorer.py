@@ -30,7 +30,7 @@ BLOCK = 2**16  # rows scored in one call, which bounds memory
 
 @jax.jit
 def score(problem: Problem, x: Any, rows: Table) -> Any:
-    """Return the scores of the model x, compiled once per problem and shape."""
+    """Return the scores of the model x. Compiled once per problem and shape."""
     return problem.score(x, rows)
 
 

@@ -227,9 +227,10 @@ def packed(memories: PyTree) -> Tables:
 
 
 def unpacked(tables: Tables, like: PyTree) -> Any:
-    """Turn rows of tables, [..., numbers], into trees. It reverses `packed`.
+    """Turn the rows of tables back into memories. This reverses `packed`.
 
-    `like` is the memory of one client, or its shape.
+    The tables have shape [..., numbers per client]. `like` is the memory of one client,
+    or a tree of its shapes.
     """
     used, leaves = dict.fromkeys(tables, 0), []
     for a in jax.tree.leaves(like):

@@ -102,8 +102,9 @@ def parse(text: str) -> RequestedLayout:
     )
     if not match:
         raise BadValue(
-            "`layout` must be auto, mapped, batched or chunk-N, optionally followed by "
-            f"/N (devices), :runs or :clients, and +kernel, got {text!r}."
+            "`layout` must be auto, mapped, batched or chunk-N, and may end in "
+            "/DEVICES, then :runs or :clients, then +kernel, as in chunk-8/2:clients, "
+            f"got {text!r}."
         )
     kind, chunk, _, devices, _, shared, kernel = match.groups()
     return RequestedLayout(
@@ -189,7 +190,7 @@ def division(
     if devices < processes:
         if request.devices is not None and devices > 1:
             raise BadValue(
-                f"`layout` must use at least {processes} devices, one of each process, "
+                f"`layout` must use at least {processes} devices, one per process, "
                 f"got {devices}."
             )
         devices = 1  # every process computes all runs and clients

@@ -112,8 +112,8 @@ class RunOptions:
         for name, metric in self.chosen_metrics:
             if metric.custom and name in (*LABELS, *COUNTS):
                 raise BadValue(
-                    f"`metrics` must not define {name!r}, which is a column of sagda; "
-                    "choose another name."
+                    f"`metrics` must not define {name!r}, because histories already "
+                    "have a column of this name; choose another name."
                 )
         given: Any = () if self.progress is None else self.progress
         several = isinstance(given, Iterable) and not callable(given)

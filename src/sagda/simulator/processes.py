@@ -216,6 +216,6 @@ def check_same(**parts: str) -> None:
         if differs.any():
             raise BadValue(
                 f"the {name} of process {differs.argmax()} differs from that of "
-                "process 0; start every process with the same command, version and "
-                "data, or add --processes 1 for separate runs."
+                "process 0. Start every process with the same command, version and "
+                "data. For separate runs, add --processes 1."
             )

@@ -169,7 +169,7 @@ def no_counts(*shape: int, dtype: Any = np.int32) -> Tally:
 class RoundPrograms(NamedTuple):
     """The compiled programs of a layout.
 
-    Methods, keys, starts and carries have the runs on axis 0.
+    Axis 0 of every array in methods, keys, start points and carries is the run.
     """
 
     begin: Callable  # (setup, methods, keys, starts) -> carry, tally

@@ -65,9 +65,9 @@ def best(
     steps = start(method, c, s, cap)
     if steps is None:
         raise BadValue(
-            f"no rates of {method} satisfy every condition for L_f = {c.smoothness:g}, "
-            f"mu = {c.mu:g}, K = {s.local_steps}: they would be below {TINY:g}. Lower "
-            "`smoothness` / `mu` or `local_steps`."
+            f"{method} would need rates below {TINY:g} for L_f = {c.smoothness:g}, "
+            f"mu = {c.mu:g} and K = {s.local_steps}; lower the ratio of `smoothness` "
+            "to `mu`, or lower `local_steps`."
         )
     steps = minimised(method, c, s, steps, cap)
     return polished(method, c, s, steps, cap)

@@ -1,8 +1,8 @@
 """The files of the server: each commit replaces the durable state as a whole.
 
 A commit is one atomic replacement of `manifest.json` (rule R5 in
-`federation/protocol`). The manifest names the files of arrays with their digests, and
-the number of bytes of `log.jsonl` that belong to the state. This module makes no
+`federation/protocol`). The manifest lists the files of arrays and their digests. It
+also records how many bytes of `log.jsonl` belong to the state. This module makes no
 decisions about rounds: see `server.rounds`.
 """
 
