@@ -28,9 +28,7 @@ def reproduce(
     ] = False,
     out: Annotated[
         Path | None,
-        flag(
-            "Folder to write to (default: reproduction, with --quick: reproduction-quick)."
-        ),
+        flag("Folder to write to (default: reproduction or reproduction-quick)."),
     ] = None,
     smooth: Annotated[
         int, flag("Smooth each curve over this number of values. The paper uses 5.")
