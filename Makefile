@@ -1,4 +1,4 @@
-# Every target sets up what it needs: Python >= 3.11, make and a package index suffice.
+# Every target installs what it needs. Python >= 3.11, make and a package index suffice.
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[flower,mlflow,parquet,report,sweep,tensorboard]' --group dev
 	touch $@
 
-demo: $(READY)  ## four methods on real data: a table, and a page to look at
+demo: $(READY)  ## compare four methods on real data: a table and an HTML report
 	$(BIN)/sagda compare --problem auc --data a9a --seeds 3 --out runs/demo
 
 lint: $(READY)
@@ -25,21 +25,21 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-test: lint  ## format, lint, types, tests and doctests, the docs' links
+test: lint  ## check format, lint and types; run tests and doctests; build the docs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test-all: lint  ## the same with the long tests
+test-all: lint  ## the same, with the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -m ""
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-map: $(READY)  ## the list of modules in docs/design.md, from their docstrings
+map: $(READY)  ## write the list of modules in docs/design.md, from their docstrings
 	$(BIN)/python scripts/module_map.py
 
-docs: $(READY)  ## the pages, in site/
+docs: $(READY)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The rivals have an environment of their own; without it their rows are left out.
+# The other software has its own environment. Without it, its rows are missing in the tables.
 $(RIVALS)/.ready: pyproject.toml
 	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
 	$(RIVALS)/bin/python -m pip install --quiet --upgrade pip
@@ -49,17 +49,17 @@ $(RIVALS)/.ready: pyproject.toml
 	  --constraint $(RIVALS)/constraints.txt
 	touch $@
 
-bench: $(READY)  ## times per round, ours and others', into docs/performance.md
+bench: $(READY)  ## measure times per round, also of other software, for docs/performance.md
 	$(MAKE) $(RIVALS)/.ready || echo "The rivals cannot be installed here."
 	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel --outdir dist .
 
-licences: $(READY)  ## what an installation brings with it, and under which licences
+licences: $(READY)  ## list the packages of an installation and their licences
 	$(BIN)/python scripts/licences.py
 
-pictures: $(READY)  ## the tutorials' pictures, by running their programs
+pictures: $(READY)  ## draw the pictures of the tutorials by running their programs
 	$(BIN)/python scripts/tutorials.py
 
 data: $(READY)  ## rebuild the embedded a9a from the UCI Adult files
