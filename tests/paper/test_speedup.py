@@ -151,7 +151,7 @@ def test_speedup_is_run_alone(flags, message, capsys):
 def test_a_page_without_marks_is_not_changed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("mine")
-    with pytest.raises(BadValue, match="must have the lines"):
+    with pytest.raises(BadValue, match="must have both lines"):
         slopes.insert(page, [Heading("a")])
     assert page.read_text() == "mine"
 
